@@ -1,0 +1,46 @@
+//! The domain of ciqadamq: who a user is, what that user may do, and which session belongs to whom.
+//!
+//! This crate decides and remembers; it does not talk. It knows neither rmqtt nor HTTP nor the disk, so every rule in
+//! it can be tested as a function. The plugin crates translate between it and the outside, and meet each other only
+//! in the traits defined here, which the launcher wires:
+//!
+//! | here | implemented by | used by |
+//! | --- | --- | --- |
+//! | [`UserDirectory`] | `ciqadamq-user-store` | auth, REST |
+//! | [`UserObserver`] | auth | the user store, on every change |
+//! | [`PasswordHashing`] | auth | REST |
+//! | [`SessionControl`] | auth | REST |
+//! | [`Principals`] | a plain map, filled by auth | topic-acl, REST |
+//! | [`AccessRules`] | pure functions | auth (wills), topic-acl, REST |
+//!
+//! **The model in one paragraph.** Every change of a user gets a [`Revision`], counting up. A record carries the
+//! revision from which its rights are valid ([`User::valid_from`]); a session carries the revision at which its
+//! client logged in. A session may act if and only if its user exists, is enabled, and `valid_from` is not younger
+//! than that login. So a deletion, a new password or a lost flag ends every older session by arithmetic, a re-created
+//! user inherits nothing, and a node that was away needs no list of what it missed.
+
+mod access;
+mod command;
+mod directory;
+mod health;
+mod principal;
+mod secret;
+mod sessions;
+mod topic;
+mod user;
+
+pub use access::{
+    AccessRules, AccessRulesError, Grant, PREFIXES_MAX, PUBLISH_TOPICS_MAX, PublishRefusal, Subject, SubscribeRefusal,
+    TopicTemplate,
+};
+pub use command::{Applied, Command, Decision, Rejection, UserPatch, decide};
+pub use directory::{DirectoryError, DirectoryStatus, ExecuteError, UserDirectory, UserObserver, UserPage, UserQuery};
+pub use health::{Condition, Health};
+pub use principal::{Principal, Principals};
+pub use secret::Secret;
+pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery};
+pub use topic::{
+    FilterFault, FilterPrefix, TopicNameFault, filter_contains, filter_matches, is_valid_filter, split_prefix,
+    topic_name_fault,
+};
+pub use user::{InvalidName, PASSWORD_BYTES_MAX, PasswordHash, Revision, User, UserChange, UserId, Username};
