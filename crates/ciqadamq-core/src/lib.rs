@@ -20,6 +20,7 @@
 //! user inherits nothing, and a node that was away needs no list of what it missed.
 
 mod access;
+mod budget;
 mod command;
 mod directory;
 mod health;
@@ -33,6 +34,7 @@ pub use access::{
     AccessRules, AccessRulesError, Grant, PREFIXES_MAX, PUBLISH_TOPICS_MAX, PublishRefusal, Subject, SubscribeRefusal,
     TopicTemplate,
 };
+pub use budget::LogBudget;
 pub use command::{Applied, Command, Decision, Rejection, UserPatch, decide};
 pub use directory::{DirectoryError, DirectoryStatus, ExecuteError, UserDirectory, UserObserver, UserPage, UserQuery};
 pub use health::{Condition, Health};
