@@ -1,0 +1,249 @@
+//! A [`Shared`] in front of the engine's own: the second line of client-id ownership.
+//!
+//! The first line is the verdict on the CONNECT. Between that verdict and the moment the engine takes the session over,
+//! another user may have connected with the same client id. The engine does the take-over under a lock per client id;
+//! this wrapper asks again under that lock, when nothing can change any more, and refuses to hand over a session that
+//! belongs to somebody else. The engine then answers "server unavailable" (v3 3, v5 0x88), and the session stays as it
+//! was; the loser's next try gets the definite answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use async_trait::async_trait;
+use rmqtt::Result;
+use rmqtt::grpc::GrpcClients;
+use rmqtt::session::Session;
+use rmqtt::shared::{Entry, MessageLoadCallback, RetainLoadCallback, Shared};
+use rmqtt::types::*;
+
+use crate::ownership::{Claim, Ownership};
+
+/// How long a CONNECT waits for another one of the same client id. Bounds the queue at a client id that reconnects
+/// faster than it is served.
+const LOCK_WAIT: Duration = Duration::from_secs(3);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+pub(crate) struct Guarded {
+    inner: Box<dyn Shared>,
+    ownership: Arc<Ownership>,
+}
+
+impl Guarded {
+    pub(crate) fn new(inner: Box<dyn Shared>, ownership: Arc<Ownership>) -> Self {
+        Self { inner, ownership }
+    }
+}
+
+struct GuardedEntry {
+    inner: Box<dyn Entry>,
+    ownership: Arc<Ownership>,
+}
+
+#[async_trait]
+impl Entry for GuardedEntry {
+    async fn try_lock(&self) -> Result<Box<dyn Entry>> {
+        let since = Instant::now();
+        loop {
+            match self.inner.try_lock().await {
+                Ok(inner) => return Ok(Box::new(Self { inner, ownership: self.ownership.clone() })),
+                Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
+                Err(_) => tokio::time::sleep(LOCK_RETRY).await,
+            }
+        }
+    }
+
+    async fn kick(
+        &mut self,
+        clean_start: bool,
+        clear_subscriptions: bool,
+        is_admin: IsAdmin,
+    ) -> Result<OfflineSession> {
+        if is_admin {
+            return self.inner.kick(clean_start, clear_subscriptions, is_admin).await;
+        }
+        let existing = self.inner.session();
+        if existing.is_none() && !self.ownership.has_room() {
+            return Err(anyhow!("mqtt.max_connections reached"));
+        }
+        match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
+            Claim::Own => self.inner.kick(clean_start, clear_subscriptions, is_admin).await,
+            // Its user lost the right to it; nobody inherits it, not even a new user of the same name.
+            Claim::Withdrawn => {
+                self.inner.kick(true, true, true).await?;
+                Ok(OfflineSession::NotExist)
+            }
+            Claim::Foreign => Err(anyhow!("the client id belongs to another user's session")),
+        }
+    }
+
+    async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
+        let id = session.id.clone();
+        let admission = self.ownership.admit(&id)?;
+        self.inner.set(session, tx).await?;
+        // A change of the user while the session was being set found the principal, but perhaps not yet the session.
+        if admission.is_some_and(|principal| principal.is_withdrawn()) {
+            self.inner.remove_with(&id).await?;
+            self.ownership.forget(&id);
+            return Err(anyhow!("the user changed during the login"));
+        }
+        Ok(())
+    }
+
+    fn id(&self) -> Id {
+        self.inner.id()
+    }
+    fn id_same(&self) -> Option<bool> {
+        self.inner.id_same()
+    }
+    async fn remove(&mut self) -> Result<Option<(Session, Tx)>> {
+        self.inner.remove().await
+    }
+    async fn remove_with(&mut self, id: &Id) -> Result<Option<(Session, Tx)>> {
+        self.inner.remove_with(id).await
+    }
+    async fn online(&self) -> bool {
+        self.inner.online().await
+    }
+    async fn is_connected(&self) -> bool {
+        self.inner.is_connected().await
+    }
+    fn session(&self) -> Option<Session> {
+        self.inner.session()
+    }
+    fn exist(&self) -> bool {
+        self.inner.exist()
+    }
+    fn tx(&self) -> Option<Tx> {
+        self.inner.tx()
+    }
+    async fn subscribe(&self, subscribe: &Subscribe) -> Result<SubscribeReturn> {
+        self.inner.subscribe(subscribe).await
+    }
+    async fn unsubscribe(&self, unsubscribe: &Unsubscribe) -> Result<bool> {
+        self.inner.unsubscribe(unsubscribe).await
+    }
+    async fn publish(&self, from: From, p: Publish) -> std::result::Result<(), (From, Publish, Reason)> {
+        self.inner.publish(from, p).await
+    }
+    async fn subscriptions(&self) -> Option<Vec<SubsSearchResult>> {
+        self.inner.subscriptions().await
+    }
+}
+
+#[async_trait]
+impl Shared for Guarded {
+    fn entry(&self, id: Id) -> Box<dyn Entry> {
+        Box::new(GuardedEntry { inner: self.inner.entry(id), ownership: self.ownership.clone() })
+    }
+
+    fn exist(&self, client_id: &str) -> bool {
+        self.inner.exist(client_id)
+    }
+    async fn forwards(
+        &self,
+        msg_id: Option<MsgID>,
+        from: From,
+        publish: Publish,
+    ) -> std::result::Result<ForwardedCount, (ForwardedCount, Vec<(To, From, Publish, Reason)>)> {
+        self.inner.forwards(msg_id, from, publish).await
+    }
+    async fn forwards_and_get_shareds(
+        &self,
+        from: From,
+        publish: Publish,
+    ) -> std::result::Result<
+        (SubRelationsMap, ForwardedRecipients),
+        (ForwardedRecipients, Vec<(To, From, Publish, Reason)>),
+    > {
+        self.inner.forwards_and_get_shareds(from, publish).await
+    }
+    async fn forwards_to(
+        &self,
+        from: From,
+        publish: &Publish,
+        relations: SubRelations,
+        msg_id: Option<MsgID>,
+    ) -> std::result::Result<ForwardedRecipients, (ForwardedRecipients, Vec<(To, From, Publish, Reason)>)> {
+        self.inner.forwards_to(from, publish, relations, msg_id).await
+    }
+    fn iter(&self) -> Box<dyn Iterator<Item = Box<dyn Entry>> + Sync + Send + '_> {
+        self.inner.iter()
+    }
+    fn random_session(&self) -> Option<Session> {
+        self.inner.random_session()
+    }
+    async fn session_status(&self, client_id: &str) -> Option<SessionStatus> {
+        self.inner.session_status(client_id).await
+    }
+    async fn client_states_count(&self) -> usize {
+        self.inner.client_states_count().await
+    }
+    fn sessions_count(&self) -> usize {
+        self.inner.sessions_count()
+    }
+    async fn query_subscriptions(&self, q: &SubsSearchParams) -> Vec<SubsSearchResult> {
+        self.inner.query_subscriptions(q).await
+    }
+    async fn subscriptions_count(&self) -> usize {
+        self.inner.subscriptions_count().await
+    }
+    fn get_grpc_clients(&self) -> GrpcClients {
+        self.inner.get_grpc_clients()
+    }
+    fn grpc_enable(&self) -> bool {
+        self.inner.grpc_enable()
+    }
+    fn node_name(&self, id: NodeId) -> String {
+        self.inner.node_name(id)
+    }
+    async fn check_health(&self) -> Result<HealthInfo> {
+        self.inner.check_health().await
+    }
+    async fn health_status(&self) -> Result<NodeHealthStatus> {
+        self.inner.health_status().await
+    }
+    fn operation_is_busy(&self) -> bool {
+        self.inner.operation_is_busy()
+    }
+    async fn message_load(
+        &self,
+        client_id: &str,
+        topic_filter: &str,
+        group: Option<&SharedGroup>,
+    ) -> Result<Vec<(MsgID, From, Publish)>> {
+        self.inner.message_load(client_id, topic_filter, group).await
+    }
+    async fn message_load_with(
+        &self,
+        client_id: &str,
+        topic_filter: &str,
+        group: Option<&SharedGroup>,
+        cb: Arc<dyn MessageLoadCallback>,
+    ) -> Result<()> {
+        self.inner.message_load_with(client_id, topic_filter, group, cb).await
+    }
+    async fn retain_load_with(
+        &self,
+        topic_filter: &TopicFilter,
+        cb: Arc<dyn RetainLoadCallback>,
+    ) -> Result<Vec<(NodeId, MsgID)>> {
+        self.inner.retain_load_with(topic_filter, cb).await
+    }
+    async fn retain_set_broadcast(
+        &self,
+        topic: &TopicName,
+        retain: &Retain,
+        expiry_interval: Option<Duration>,
+    ) -> Result<()> {
+        self.inner.retain_set_broadcast(topic, retain, expiry_interval).await
+    }
+    async fn message_mark_forwarded(
+        &self,
+        from_node_id: NodeId,
+        msg_id: MsgID,
+        recipients: ForwardedRecipients,
+    ) -> Result<()> {
+        self.inner.message_mark_forwarded(from_node_id, msg_id, recipients).await
+    }
+}

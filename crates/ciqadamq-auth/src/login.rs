@@ -1,0 +1,279 @@
+//! The decision on a CONNECT. Knows the user directory and passwords, not the engine.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ciqadamq_core::{
+    AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
+    PublishRefusal, Revision, Secret, User, UserDirectory, Username,
+};
+use tracing::{debug, warn};
+
+use crate::brake::Brake;
+use crate::config::AuthConfig;
+use crate::fast::FastVerdicts;
+use crate::metrics::AuthMetrics;
+use crate::phc;
+use crate::pool::HashPool;
+
+/// What a CONNECT says.
+pub struct Login<'a> {
+    /// user name, if there is one
+    pub username: Option<&'a str>,
+    /// password, if there is one
+    pub password: Option<&'a [u8]>,
+    /// Client Identifier
+    pub client_id: &'a str,
+    /// peer
+    pub address: Option<IpAddr>,
+    /// Topic Name of the Will Message, if there is one
+    pub will_topic: Option<&'a str>,
+    /// tells this login from others, see [`Principal::tag`]
+    pub tag: u64,
+}
+
+/// Why a CONNECT is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// user name or password missing or empty
+    MissingCredentials,
+    /// no such user
+    UnknownUser,
+    /// wrong password
+    WrongPassword,
+    /// too many recent failures of this name or address
+    Braked,
+    /// the hashing pool has no room
+    Busy,
+    /// the user directory does not answer
+    DirectoryUnavailable,
+    /// the user may not log in
+    Disabled,
+    /// the client id belongs to somebody else's session
+    ForeignClientId,
+    /// the Will may not be published
+    Will(PublishRefusal),
+}
+
+impl Refusal {
+    /// Stable name for counters and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MissingCredentials => "missing_credentials",
+            Self::UnknownUser => "unknown_user",
+            Self::WrongPassword => "wrong_password",
+            Self::Braked => "braked",
+            Self::Busy => "busy",
+            Self::DirectoryUnavailable => "directory_unavailable",
+            Self::Disabled => "disabled",
+            Self::ForeignClientId => "foreign_client_id",
+            Self::Will(_) => "will_not_allowed",
+        }
+    }
+
+    /// Whether the client is told "bad user name or password" (v5 0x86, v3 4) rather than "not authorized" (0x87, 5).
+    ///
+    /// A brake looks like a wrong password: it must not tell a guesser more.
+    pub fn is_credentials(self) -> bool {
+        matches!(self, Self::MissingCredentials | Self::UnknownUser | Self::WrongPassword | Self::Braked)
+    }
+}
+
+/// Judges logins.
+pub struct Judge {
+    directory: Arc<dyn UserDirectory>,
+    rules: Arc<AccessRules>,
+    pool: Arc<HashPool>,
+    fast: FastVerdicts,
+    users: Brake,
+    addresses: Brake,
+    /// Verified when the user does not exist, so that both take the same time.
+    decoy: PasswordHash,
+    metrics: Arc<AuthMetrics>,
+    log: LogBudget,
+}
+
+impl Judge {
+    /// Opens what a judge needs. Hashes once, to have a decoy.
+    pub async fn new(
+        config: &AuthConfig,
+        directory: Arc<dyn UserDirectory>,
+        rules: Arc<AccessRules>,
+        pool: Arc<HashPool>,
+        metrics: Arc<AuthMetrics>,
+    ) -> Result<Self, HashError> {
+        let decoy = pool.hash(Secret::new(rand::random::<[u8; 16]>())).await?;
+        Ok(Self {
+            fast: FastVerdicts::open(config.cache_ttl, config.pepper.clone(), &config.verifiers),
+            users: Brake::new(config.failures_per_user, config.brake_window),
+            addresses: Brake::new(config.failures_per_address, config.brake_window),
+            directory,
+            rules,
+            pool,
+            decoy,
+            metrics,
+            log: LogBudget::default(),
+        })
+    }
+
+    /// Judges a login. `owner` tells whose session a client id is now: the person, if there is such a session.
+    pub async fn judge(
+        &self,
+        login: &Login<'_>,
+        owner: impl AsyncFnOnce(&str) -> Option<String>,
+    ) -> Result<Arc<Principal>, Refusal> {
+        let since = Instant::now();
+        let verdict = self.decide(login, owner).await;
+        self.metrics.seconds.observe(since.elapsed().as_secs_f64());
+        match &verdict {
+            Ok(principal) => {
+                self.metrics.logins.with_label_values(&["ok"]).inc();
+                debug!(username = %principal.username, client_id = %login.client_id, "login");
+            }
+            Err(refusal) => {
+                self.metrics.logins.with_label_values(&[refusal.as_str()]).inc();
+                if let Some(suppressed) = self.log.spend() {
+                    warn!(
+                        event = "login_refused",
+                        reason = refusal.as_str(),
+                        username = login.username.unwrap_or_default(),
+                        client_id = login.client_id,
+                        address = login.address.map(tracing::field::display),
+                        suppressed,
+                        "login refused"
+                    );
+                }
+            }
+        }
+        verdict
+    }
+
+    async fn decide(
+        &self,
+        login: &Login<'_>,
+        owner: impl AsyncFnOnce(&str) -> Option<String>,
+    ) -> Result<Arc<Principal>, Refusal> {
+        let (Some(username), Some(password)) = (login.username, login.password) else {
+            return Err(Refusal::MissingCredentials);
+        };
+        if username.is_empty() || password.is_empty() {
+            return Err(Refusal::MissingCredentials);
+        }
+        // A name that cannot exist and a password that cannot have been set tell a guesser nothing: no need to hash.
+        if Username::new(username).is_err() {
+            return Err(Refusal::UnknownUser);
+        }
+        if password.len() > PASSWORD_BYTES_MAX {
+            return Err(Refusal::WrongPassword);
+        }
+        // The revision first: a change between the two makes this login too old, not too young.
+        let revision = self.directory.revision();
+        let user = self.directory.get(username).map_err(|error| {
+            warn!(%error, "user directory does not answer");
+            Refusal::DirectoryUnavailable
+        })?;
+        let user = self.authenticate(username, user, &Secret::new(password), login.address).await?;
+        if user.disabled {
+            return Err(Refusal::Disabled);
+        }
+        let principal = admit(&user, login, revision);
+        if let Some(topic) = login.will_topic {
+            self.rules.may_publish(&principal.subject(), topic).map_err(Refusal::Will)?;
+        }
+        if owner(login.client_id).await.is_some_and(|owner| owner != user.userid.as_str()) {
+            return Err(Refusal::ForeignClientId);
+        }
+        Ok(Arc::new(principal))
+    }
+
+    async fn authenticate(
+        &self,
+        username: &str,
+        user: Option<Arc<User>>,
+        password: &Secret,
+        address: Option<IpAddr>,
+    ) -> Result<Arc<User>, Refusal> {
+        if let Some(user) = &user
+            && self.fast.knows(user, password)
+        {
+            return Ok(user.clone());
+        }
+        let address = address.map(|a| a.to_string()).unwrap_or_default();
+        let attempts =
+            [self.users.attempt(username), self.addresses.attempt(&address)].into_iter().collect::<Option<Vec<_>>>();
+        let attempts = attempts.ok_or(Refusal::Braked)?;
+        let stored = user.as_ref().map_or(&self.decoy, |u| &u.password);
+        match self.pool.verify(stored, password).await {
+            // Whoever hits the decoy's random password is still nobody.
+            Ok(true) if user.is_some() => attempts.into_iter().for_each(|a| a.succeed()),
+            Ok(_) => return Err(if user.is_some() { Refusal::WrongPassword } else { Refusal::UnknownUser }),
+            Err(HashError::Busy) => {
+                attempts.into_iter().for_each(|a| a.cancel());
+                return Err(Refusal::Busy);
+            }
+            Err(HashError::Failed) => {
+                attempts.into_iter().for_each(|a| a.cancel());
+                warn!(%username, "stored password hash cannot be verified; set the password anew");
+                return Err(Refusal::WrongPassword);
+            }
+        }
+        let Some(user) = user else { return Err(Refusal::UnknownUser) };
+        self.fast.learn(&user, password);
+        if phc::is_outdated(&user.password.0, self.pool.params()) {
+            self.upgrade(user.clone(), password.clone());
+        }
+        Ok(user)
+    }
+
+    /// Stores the password under today's parameters, in the background: the client does not wait for it.
+    ///
+    /// Bounded by the hashing pool's queue; an upgrade that finds no room is tried again at the next login.
+    fn upgrade(&self, user: Arc<User>, password: Secret) {
+        let (pool, directory) = (self.pool.clone(), self.directory.clone());
+        tokio::spawn(async move {
+            let Ok(hash) = pool.hash(password).await else { return };
+            let rehash = Command::Rehash { username: user.username.clone(), expected: user.revision, password: hash };
+            match directory.execute(rehash).await {
+                Ok(_) => debug!(username = %user.username, "password hash upgraded"),
+                Err(error) => debug!(username = %user.username, %error, "password hash not upgraded"),
+            }
+        });
+    }
+
+    /// Drops what is remembered of a user's password once it is no longer valid.
+    pub fn forget(&self, username: &str, valid_from: Option<Revision>) {
+        self.fast.forget(username, valid_from);
+    }
+
+    /// Whether a principal may still act, by the directory as it is now. A directory that cannot answer says no.
+    pub fn still_admits(&self, principal: &Principal) -> bool {
+        let user = self.directory.get(&principal.username).ok().flatten();
+        user.is_some_and(|user| user.admits(principal.login) && user.userid == principal.userid)
+    }
+
+    /// The person behind a user name.
+    pub fn userid_of(&self, username: &str) -> Option<String> {
+        Some(self.directory.get(username).ok()??.userid.to_string())
+    }
+
+    /// Writes what is only in memory to disk.
+    pub fn flush(&self) {
+        self.fast.flush();
+    }
+}
+
+fn admit(user: &User, login: &Login<'_>, revision: Revision) -> Principal {
+    Principal::new(
+        user.username.as_str(),
+        user.userid.clone(),
+        login.client_id,
+        login.tag,
+        revision,
+        user.superuser,
+        user.admin,
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Whose session is whose, from the verdict on the CONNECT to the end of the session; and the end itself, when a user
+//! loses the right to it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use ciqadamq_core::{Principal, Principals, UserChange, UserObserver};
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use rmqtt::context::ServerContext;
+use rmqtt::session::Session;
+use rmqtt::types::Id;
+use tokio::sync::{Notify, Semaphore};
+use tracing::info;
+
+use crate::login::Judge;
+use crate::metrics::AuthMetrics;
+use crate::sessions::{ADMINISTRATIVE_ACTION, Sessions};
+
+/// How long a login waits between its verdict and its session. Longer than any handshake.
+const PENDING_MAX: Duration = Duration::from_secs(120);
+/// Sessions ended at the same time; each may wait up to five seconds for a stuck client.
+const ENDING_AT_ONCE: usize = 64;
+
+/// What a connecting client may do with the session that has its client id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// none is there, or it belongs to the same person
+    Own,
+    /// its user lost the right to it
+    Withdrawn,
+    /// it belongs to another person
+    Foreign,
+}
+
+pub(crate) struct Ownership {
+    scx: ServerContext,
+    pub(crate) judge: Judge,
+    principals: Arc<Principals>,
+    sessions: Arc<Sessions>,
+    metrics: Arc<AuthMetrics>,
+    max_connections: usize,
+    /// Logins that were allowed and have no session yet, by tag.
+    pending: DashMap<u64, (Instant, Arc<Principal>)>,
+    /// Principals whose sessions are to be ended. Bounded by the number of sessions.
+    doomed: Mutex<Vec<Arc<Principal>>>,
+    wake: Notify,
+}
+
+/// Tells one login from another.
+pub(crate) fn tag_of(id: &Id) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Ownership {
+    pub(crate) fn new(
+        scx: ServerContext,
+        judge: Judge,
+        principals: Arc<Principals>,
+        sessions: Arc<Sessions>,
+        metrics: Arc<AuthMetrics>,
+        max_connections: usize,
+    ) -> Self {
+        Self {
+            scx,
+            judge,
+            principals,
+            sessions,
+            metrics,
+            max_connections,
+            pending: DashMap::new(),
+            doomed: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Whether another connection is within `mqtt.max_connections`.
+    pub(crate) fn has_room(&self) -> bool {
+        self.max_connections == 0 || self.scx.connections.count() < self.max_connections as isize
+    }
+
+    /// Remembers a login until its session is set.
+    pub(crate) fn expect(&self, principal: Arc<Principal>) {
+        self.pending.insert(principal.tag, (Instant::now(), principal));
+    }
+
+    /// The person whose session has this client id now; the login name where it is no user of ours.
+    ///
+    /// `None` if there is no session, or if its user lost the right to it: then nobody owns it any more.
+    pub(crate) async fn owner(&self, client_id: &str) -> Option<String> {
+        let status = { self.scx.extends.shared().await.session_status(client_id).await }?;
+        if let Some(principal) = self.principal_of(&status.id) {
+            return (!principal.is_withdrawn()).then(|| principal.userid.to_string());
+        }
+        Some(self.owner_without_principal(&status.id))
+    }
+
+    /// For sessions that another authentication plugin let in or a storage plugin restored. The separator cannot stand
+    /// in a user id, so a foreign name never equals one.
+    fn owner_without_principal(&self, id: &Id) -> String {
+        let username = id.username.as_deref().unwrap_or_default();
+        self.judge.userid_of(username).unwrap_or_else(|| format!("/{username}"))
+    }
+
+    fn principal_of(&self, id: &Id) -> Option<Arc<Principal>> {
+        let tag = tag_of(id);
+        self.principals.get(&id.client_id).filter(|p| p.tag == tag)
+    }
+
+    /// Asked under the engine's lock of the client id.
+    pub(crate) fn claim(&self, connecting: &Id, existing: Option<&Session>) -> Claim {
+        let Some(existing) = existing else { return Claim::Own };
+        let held = self.principal_of(&existing.id);
+        if held.as_ref().is_some_and(|p| p.is_withdrawn()) {
+            return Claim::Withdrawn;
+        }
+        let owner = match &held {
+            Some(principal) => principal.userid.to_string(),
+            None => self.owner_without_principal(&existing.id),
+        };
+        let claimant = match self.pending.get(&tag_of(connecting)) {
+            Some(pending) => pending.1.userid.to_string(),
+            None => self.owner_without_principal(connecting),
+        };
+        if owner == claimant {
+            return Claim::Own;
+        }
+        self.metrics.contested.inc();
+        Claim::Foreign
+    }
+
+    /// The session of a login is about to be set: its principal stands behind the client id from now on.
+    pub(crate) fn admit(&self, id: &Id) -> anyhow::Result<Option<Arc<Principal>>> {
+        let Some((_, (_, principal))) = self.pending.remove(&tag_of(id)) else {
+            // Let in by another plugin: no principal, and certainly not the one of an earlier session.
+            if let Some(earlier) = self.principals.get(&id.client_id) {
+                self.principals.remove(&id.client_id, earlier.tag);
+            }
+            return Ok(None);
+        };
+        // First into the map, where a change of the user finds it, then the look at the directory: whichever way the
+        // two fall, one of them sees the other.
+        self.principals.insert(principal.clone());
+        if !self.judge.still_admits(&principal) {
+            principal.withdraw();
+            self.principals.remove(&principal.client_id, principal.tag);
+            return Err(anyhow!("the user changed during the login"));
+        }
+        Ok(Some(principal))
+    }
+
+    /// The session `id` is over.
+    pub(crate) fn forget(&self, id: &Id) {
+        self.principals.remove(&id.client_id, tag_of(id));
+    }
+
+    /// Ends sessions of withdrawn principals, and forgets logins that never got a session. Runs for ever.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let slots = Arc::new(Semaphore::new(ENDING_AT_ONCE));
+        loop {
+            // A failed handshake leaves its login behind: nobody tells us, so they are swept.
+            if tokio::time::timeout(PENDING_MAX / 4, self.wake.notified()).await.is_err() {
+                self.pending.retain(|_, (since, _)| since.elapsed() < PENDING_MAX);
+            }
+            let doomed = std::mem::take(&mut *self.doomed.lock());
+            if doomed.is_empty() {
+                continue;
+            }
+            let mut ending = Vec::with_capacity(doomed.len());
+            for principal in &doomed {
+                ending.extend(self.sessions.session(&principal.client_id).await);
+            }
+            ending.retain(|s| doomed.iter().any(|p| p.tag == tag_of(&s.id)));
+            self.sessions.say_goodbye(&ending, ADMINISTRATIVE_ACTION).await;
+            for principal in doomed {
+                // The semaphore is never closed.
+                let Ok(slot) = slots.clone().acquire_owned().await else { return };
+                let this = self.clone();
+                tokio::spawn(async move {
+                    this.end(&principal).await;
+                    drop(slot);
+                });
+            }
+        }
+    }
+
+    async fn end(&self, principal: &Principal) {
+        let ended = self.sessions.terminate(&principal.client_id, |s| tag_of(&s.id) == principal.tag).await;
+        if ended {
+            self.metrics.withdrawn.inc();
+            info!(
+                event = "session_withdrawn",
+                username = %principal.username,
+                client_id = %principal.client_id,
+                "session ended: its user lost the right to it"
+            );
+        }
+    }
+}
+
+impl UserObserver for Ownership {
+    fn user_changed(&self, change: &UserChange) {
+        self.judge.forget(change.username.as_str(), change.after.as_ref().map(|user| user.valid_from));
+        let withdrawn = self.principals.follow(change);
+        if !withdrawn.is_empty() {
+            self.doomed.lock().extend(withdrawn);
+            self.wake.notify_one();
+        }
+    }
+}

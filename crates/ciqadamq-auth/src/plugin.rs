@@ -1,0 +1,176 @@
+//! The plugin: builds the parts, hooks them into the engine, and reports on them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ciqadamq_core::{AccessRules, Principals, UserDirectory, UserObserver};
+use parking_lot::Mutex;
+use prometheus::Registry;
+use rmqtt::Result;
+use rmqtt::context::ServerContext;
+use rmqtt::hook::{Register, Type};
+use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use tracing::{info, warn};
+
+use crate::config::AuthConfig;
+use crate::guard::Guarded;
+use crate::hooks;
+use crate::login::Judge;
+use crate::metrics::AuthMetrics;
+use crate::ownership::Ownership;
+use crate::pool::HashPool;
+use crate::sessions::Sessions;
+
+const NAME: &str = env!("CARGO_PKG_NAME");
+
+/// What the plugin works with.
+pub struct AuthDeps {
+    /// the users
+    pub directory: Arc<dyn UserDirectory>,
+    /// for Wills
+    pub rules: Arc<AccessRules>,
+    /// filled here, read by the access plugin
+    pub principals: Arc<Principals>,
+    /// hashing threads, shared with REST
+    pub pool: Arc<HashPool>,
+    /// the sessions of this node
+    pub sessions: Arc<Sessions>,
+}
+
+/// The running plugin.
+pub struct Auth {
+    ownership: Arc<Ownership>,
+}
+
+impl Auth {
+    /// Writes what is only in memory to disk; for an orderly end.
+    pub fn flush(&self) {
+        self.ownership.judge.flush();
+    }
+}
+
+/// Registers and starts the plugin.
+///
+/// Must come after every plugin that replaces the engine's session table (the cluster): the guard goes in front of
+/// what is there then.
+pub async fn register(
+    scx: &ServerContext,
+    config: &AuthConfig,
+    deps: AuthDeps,
+    registry: &Registry,
+) -> Result<Arc<Auth>> {
+    let metrics = Arc::new(AuthMetrics::new(registry)?);
+    let judge = Judge::new(config, deps.directory.clone(), deps.rules, deps.pool.clone(), metrics.clone()).await?;
+    let ownership =
+        Arc::new(Ownership::new(scx.clone(), judge, deps.principals, deps.sessions, metrics, config.max_connections));
+    deps.directory.observe(ownership.clone() as Arc<dyn UserObserver>);
+    let parts = (scx.clone(), ownership.clone(), deps.pool);
+    scx.plugins
+        .register(NAME, true, false, move || -> DynPluginResult {
+            let (scx, ownership, pool) = parts.clone();
+            Box::pin(async move {
+                let register = scx.extends.hook_mgr().register();
+                Ok(Box::new(AuthPlugin { scx, ownership, pool, register, worker: Mutex::new(None) }) as DynPlugin)
+            })
+        })
+        .await?;
+    Ok(Arc::new(Auth { ownership }))
+}
+
+/// Registers a plugin that lets everybody in, as a superuser. For tests; the launcher guards its use.
+pub async fn register_disabled(scx: &ServerContext) -> Result<()> {
+    let scx1 = scx.clone();
+    scx.plugins
+        .register(NAME, true, false, move || -> DynPluginResult {
+            let scx = scx1.clone();
+            Box::pin(
+                async move { Ok(Box::new(OpenPlugin { register: scx.extends.hook_mgr().register() }) as DynPlugin) },
+            )
+        })
+        .await
+}
+
+struct AuthPlugin {
+    scx: ServerContext,
+    ownership: Arc<Ownership>,
+    pool: Arc<HashPool>,
+    register: Box<dyn Register>,
+    worker: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+impl PackageInfo for AuthPlugin {
+    fn name(&self) -> &str {
+        NAME
+    }
+    fn version(&self) -> &str {
+        env!("CARGO_PKG_VERSION")
+    }
+    fn descr(&self) -> Option<&str> {
+        Some(env!("CARGO_PKG_DESCRIPTION"))
+    }
+}
+
+#[async_trait]
+impl Plugin for AuthPlugin {
+    async fn init(&mut self) -> Result<()> {
+        hooks::add(&*self.register, &self.ownership).await;
+        Ok(())
+    }
+
+    async fn start(&mut self) -> Result<()> {
+        {
+            let mut shared = self.scx.extends.shared_mut().await;
+            // The engine's own table is taken out for a moment; nobody looks, the lock is held.
+            let placeholder: Box<dyn rmqtt::shared::Shared> = Box::new(rmqtt::shared::DefaultShared::new(None));
+            let inner = std::mem::replace(&mut *shared, placeholder);
+            *shared = Box::new(Guarded::new(inner, self.ownership.clone()));
+        }
+        *self.worker.lock() = Some(tokio::spawn(self.ownership.clone().run()));
+        self.register.start().await;
+        info!(plugin = NAME, "started");
+        Ok(())
+    }
+
+    async fn stop(&mut self) -> Result<bool> {
+        warn!(plugin = NAME, "stays active: without it nobody could log in; disable it in the configuration instead");
+        Ok(false)
+    }
+
+    async fn attrs(&self) -> serde_json::Value {
+        serde_json::json!({ "hashing": self.pool.load() })
+    }
+}
+
+struct OpenPlugin {
+    register: Box<dyn Register>,
+}
+
+impl PackageInfo for OpenPlugin {
+    fn name(&self) -> &str {
+        NAME
+    }
+    fn version(&self) -> &str {
+        env!("CARGO_PKG_VERSION")
+    }
+    fn descr(&self) -> Option<&str> {
+        Some("authentication is switched off: everybody is a superuser")
+    }
+}
+
+#[async_trait]
+impl Plugin for OpenPlugin {
+    async fn init(&mut self) -> Result<()> {
+        self.register.add_priority(Type::ClientAuthenticate, hooks::PRIORITY, Box::new(hooks::Open)).await;
+        Ok(())
+    }
+
+    async fn start(&mut self) -> Result<()> {
+        self.register.start().await;
+        warn!(plugin = NAME, "AUTHENTICATION IS SWITCHED OFF: everybody may connect, as a superuser");
+        Ok(())
+    }
+
+    async fn stop(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,176 @@
+//! Looking at the sessions of this node, and ending them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use ciqadamq_core::{Principals, SessionControl, SessionInfo, SessionQuery};
+use rmqtt::context::ServerContext;
+use rmqtt::session::Session;
+use rmqtt::types::{ClientId, Id, Message, Reason};
+use tracing::{debug, warn};
+
+use crate::farewell::{Connection, say_goodbye};
+
+/// DISCONNECT reason codes of MQTT 5.0 §3.14.2.1.
+const SERVER_SHUTTING_DOWN: u8 = 0x8B;
+pub(crate) const ADMINISTRATIVE_ACTION: u8 = 0x98;
+
+/// From a client's address to the address at which the engine sees it, for connections that came through the gate.
+pub type EnginePeer = Arc<dyn Fn(SocketAddr) -> Option<SocketAddr> + Send + Sync>;
+
+/// The sessions of this node.
+pub struct Sessions {
+    scx: ServerContext,
+    principals: Arc<Principals>,
+    engine_peer: Option<EnginePeer>,
+}
+
+impl Sessions {
+    /// Of the engine `scx`.
+    pub fn new(scx: ServerContext, principals: Arc<Principals>, engine_peer: Option<EnginePeer>) -> Self {
+        Self { scx, principals, engine_peer }
+    }
+
+    /// The session of a client id, if there is one here.
+    pub(crate) async fn session(&self, client_id: &str) -> Option<Session> {
+        let id = Id::from(self.scx.node.id(), ClientId::from(client_id));
+        self.scx.extends.shared().await.entry(id).session()
+    }
+
+    /// All ids first: looking sessions up while the engine's map is being iterated can deadlock with a writer.
+    async fn ids(&self) -> Vec<Id> {
+        self.scx.extends.shared().await.iter().map(|entry| entry.id()).collect()
+    }
+
+    /// Writes DISCONNECT to those of `sessions` that are v5 and online.
+    pub(crate) async fn say_goodbye(&self, sessions: &[Session], reason: u8) {
+        let mut connections = Vec::new();
+        for session in sessions {
+            if session.protocol().await.is_ok_and(|p| p == 5) && session.connected().await.unwrap_or(false) {
+                connections.extend(self.connection(&session.id));
+            }
+        }
+        let expected = connections.len();
+        let told = tokio::task::spawn_blocking(move || say_goodbye(&connections, reason)).await.unwrap_or(0);
+        debug!(expected, told, reason, "DISCONNECT sent");
+    }
+
+    fn connection(&self, id: &Id) -> Option<Connection> {
+        let client = id.remote_addr?;
+        let peer = self.engine_peer.as_ref().and_then(|f| f(client)).unwrap_or(client);
+        Some(Connection { local_port: id.local_addr?.port(), peer })
+    }
+
+    /// Ends one session for good: connection, subscriptions, queue. Not its successor, should a new login have taken
+    /// the client id meanwhile: `is_it` is asked under the engine's lock of the client id.
+    pub(crate) async fn terminate(&self, client_id: &str, is_it: impl Fn(&Session) -> bool) -> bool {
+        let id = Id::from(self.scx.node.id(), ClientId::from(client_id));
+        let entry = { self.scx.extends.shared().await.entry(id) };
+        let mut locked = match entry.try_lock().await {
+            Ok(locked) => locked,
+            Err(error) => {
+                warn!(client_id, %error, "session not ended: its client id stays locked");
+                return false;
+            }
+        };
+        match locked.session() {
+            Some(session) if is_it(&session) => match locked.kick(true, true, true).await {
+                Ok(_) => true,
+                Err(error) => {
+                    warn!(client_id, %error, "session not ended");
+                    false
+                }
+            },
+            _ => false,
+        }
+    }
+
+    /// Closes every connection, v5 with DISCONNECT 0x8B, and waits until all are gone; `false` if the deadline came
+    /// first. Sessions stay, as far as their expiry allows.
+    pub async fn drain(&self, deadline: Duration) -> bool {
+        let since = Instant::now();
+        let mut online = Vec::new();
+        for id in self.ids().await {
+            let entry = { self.scx.extends.shared().await.entry(id) };
+            if entry.online().await
+                && let (Some(session), Some(tx)) = (entry.session(), entry.tx())
+            {
+                online.push((session, tx));
+            }
+        }
+        let sessions: Vec<_> = online.iter().map(|(session, _)| session.clone()).collect();
+        self.say_goodbye(&sessions, SERVER_SHUTTING_DOWN).await;
+        for (session, tx) in online {
+            if tx.unbounded_send(Message::Closed(Reason::from_static("server shutting down"))).is_err() {
+                debug!(client_id = %session.id.client_id, "connection was already ending");
+            }
+        }
+        drop(sessions);
+        while self.scx.connections.count() > 0 {
+            if since.elapsed() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        true
+    }
+
+    async fn info(&self, session: &Session) -> SessionInfo {
+        let id = &session.id;
+        let online = session.connected().await.unwrap_or(false);
+        let subscriptions = match session.subscriptions().await {
+            Ok(subscriptions) => subscriptions.len().await,
+            Err(_) => 0,
+        };
+        SessionInfo {
+            clientid: id.client_id.to_string(),
+            username: id.username.as_ref().map(ToString::to_string).unwrap_or_default(),
+            userid: self.principals.get(&id.client_id).map(|p| p.userid.to_string()),
+            node: id.node_id,
+            online,
+            address: id.remote_addr.map(|a| a.to_string()),
+            protocol: session.protocol().await.unwrap_or(0),
+            connected_at: session.connected_at().await.unwrap_or(0),
+            disconnected_at: session.disconnected_at().await.ok().filter(|at| !online && *at > 0),
+            subscriptions,
+            queued: session.deliver_queue().len(),
+            inflight: session.out_inflight().read().await.len(),
+        }
+    }
+}
+
+#[async_trait]
+impl SessionControl for Sessions {
+    async fn list(&self, query: &SessionQuery) -> Vec<SessionInfo> {
+        let wanted = |id: &Id| {
+            query.after.as_deref().is_none_or(|after| &*id.client_id > after)
+                && query.username.as_deref().is_none_or(|name| id.username.as_deref() == Some(name))
+                && query.userid.as_deref().is_none_or(|userid| {
+                    self.principals.get(&id.client_id).is_some_and(|p| p.userid.as_str() == userid)
+                })
+        };
+        let mut ids: Vec<_> = self.ids().await.into_iter().filter(|id| wanted(id)).collect();
+        ids.sort_by(|a, b| a.client_id.cmp(&b.client_id));
+        ids.truncate(query.limit);
+        let mut infos = Vec::with_capacity(ids.len());
+        for id in ids {
+            // It may have ended since it was listed.
+            if let Some(session) = self.session(&id.client_id).await {
+                infos.push(self.info(&session).await);
+            }
+        }
+        infos
+    }
+
+    async fn end(&self, client_id: &str) -> bool {
+        let Some(session) = self.session(client_id).await else { return false };
+        // Its Will must not fire: that is asked of the principal when it would.
+        if let Some(principal) = self.principals.get(client_id) {
+            principal.withdraw();
+        }
+        self.say_goodbye(std::slice::from_ref(&session), ADMINISTRATIVE_ACTION).await;
+        self.terminate(client_id, |current| current.id == session.id).await
+    }
+}
