@@ -1,0 +1,128 @@
+//! The hooks, and nothing but their translation.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ciqadamq_core::{AccessRules, FilterPrefix, Grant, Principal, Principals, PublishRefusal, SubscribeRefusal};
+use rmqtt::codec::v5::SubscribeAckReason;
+use rmqtt::hook::{Handler, HookResult, Parameter, Priority, Register, ReturnType, Type};
+use rmqtt::session::Session;
+use rmqtt::types::{FromType, Id, Publish, PublishAclResult, Subscribe, SubscribeAclResult};
+
+use crate::metrics::AclMetrics;
+use crate::plugin::OnDeny;
+
+/// Before `rmqtt-auth-http` (100), `rmqtt-auth-jwt` (50) and `rmqtt-acl` (10).
+pub const PRIORITY: Priority = 200;
+
+pub(crate) struct Acl {
+    pub(crate) rules: Arc<AccessRules>,
+    pub(crate) principals: Arc<Principals>,
+    pub(crate) on_deny: OnDeny,
+    pub(crate) metrics: AclMetrics,
+}
+
+pub(crate) async fn add(register: &dyn Register, acl: &Arc<Acl>) {
+    for hook in [Type::ClientSubscribeCheckAcl, Type::MessagePublishCheckAcl, Type::MessagePublish] {
+        register.add_priority(hook, PRIORITY, Box::new(Hooks(acl.clone()))).await;
+    }
+}
+
+struct Hooks(Arc<Acl>);
+
+#[async_trait]
+impl Handler for Hooks {
+    async fn hook(&self, param: &Parameter, acc: Option<HookResult>) -> ReturnType {
+        match param {
+            Parameter::MessagePublishCheckAcl(session, publish) => self.0.publish(session, publish),
+            Parameter::ClientSubscribeCheckAcl(session, subscribe) => self.0.subscribe(session, subscribe),
+            Parameter::MessagePublish(_, from, publish) if matches!(from.typ(), FromType::LastWill) => {
+                self.0.will(&from.id, publish, acc)
+            }
+            _ => (true, acc),
+        }
+    }
+}
+
+impl Acl {
+    fn publish(&self, session: &Session, publish: &Publish) -> ReturnType {
+        let principal = self.principals.get(&session.id.client_id);
+        match self.judge_publish(principal.as_deref(), publish) {
+            Ok(grant) => (grant != Grant::Superuser, Some(HookResult::PublishAclResult(PublishAclResult::allow()))),
+            Err(refusal) => {
+                self.metrics.publish_refused(&session.id, &publish.topic, refusal.as_str());
+                let disconnect = matches!(self.on_deny, OnDeny::Disconnect);
+                let verdict = PublishAclResult::rejected(disconnect, None);
+                (refusal == PublishRefusal::Unknown, Some(HookResult::PublishAclResult(verdict)))
+            }
+        }
+    }
+
+    fn judge_publish(&self, principal: Option<&Principal>, publish: &Publish) -> Result<Grant, PublishRefusal> {
+        let principal = principal.ok_or(PublishRefusal::Unknown)?;
+        if principal.is_withdrawn() {
+            return Err(PublishRefusal::Withdrawn);
+        }
+        let grant = self.rules.may_publish(&principal.subject(), &publish.topic)?;
+        // A message to one client id goes past every subscription, so past every rule.
+        if publish.target_clientid.is_some() && grant != Grant::Superuser {
+            return Err(PublishRefusal::Targeted);
+        }
+        Ok(grant)
+    }
+
+    fn subscribe(&self, session: &Session, subscribe: &Subscribe) -> ReturnType {
+        let principal = self.principals.get(&session.id.client_id);
+        match self.judge_subscribe(principal.as_deref(), subscribe) {
+            Ok(grant) => {
+                let verdict = SubscribeAclResult::new_success(subscribe.opts.qos(), None);
+                (grant != Grant::Superuser, Some(HookResult::SubscribeAclResult(verdict)))
+            }
+            Err(refusal) => {
+                self.metrics.subscribe_refused(&session.id, &subscribe.topic_filter, refusal.as_str());
+                let reason = match refusal {
+                    SubscribeRefusal::Filter(_) => SubscribeAckReason::TopicFilterInvalid,
+                    _ => SubscribeAckReason::NotAuthorized,
+                };
+                let verdict = SubscribeAclResult::new_failure(reason);
+                (refusal == SubscribeRefusal::Unknown, Some(HookResult::SubscribeAclResult(verdict)))
+            }
+        }
+    }
+
+    fn judge_subscribe(&self, principal: Option<&Principal>, subscribe: &Subscribe) -> Result<Grant, SubscribeRefusal> {
+        let principal = principal.ok_or(SubscribeRefusal::Unknown)?;
+        if principal.is_withdrawn() {
+            return Err(SubscribeRefusal::Withdrawn);
+        }
+        // The engine has taken the prefix off already.
+        let prefix = match (subscribe.opts.shared_group(), subscribe.opts.limit_subs()) {
+            (Some(name), _) => Some(FilterPrefix::Share(name)),
+            (None, Some(1)) => Some(FilterPrefix::Exclusive),
+            (None, Some(n)) => Some(FilterPrefix::Limit(n)),
+            (None, None) => None,
+        };
+        self.rules.may_subscribe_split(&principal.subject(), prefix, &subscribe.topic_filter)
+    }
+
+    fn will(&self, id: &Id, publish: &Publish, acc: Option<HookResult>) -> ReturnType {
+        let principal = self.principals.get(&id.client_id);
+        let rewritten = if let Some(HookResult::Publish(publish)) = &acc { publish } else { publish };
+        match self.judge_publish(principal.as_deref(), rewritten) {
+            Ok(_) => (true, acc),
+            Err(refusal) => {
+                self.metrics.will_refused(id, &rewritten.topic, refusal.as_str());
+                (false, Some(HookResult::Publish(unheard(rewritten))))
+            }
+        }
+    }
+}
+
+/// The engine cannot be told to drop a Will. It can be given one that nobody receives and nobody keeps: not retained,
+/// without content, addressed to the client id that no client can have.
+fn unheard(will: &Publish) -> Publish {
+    let mut nothing = will.clone().target_clientid(Default::default());
+    nothing.retain = false;
+    nothing.payload = Default::default();
+    nothing
+}
