@@ -1,0 +1,198 @@
+//! What the node says about itself: `/health`, `/ready`, `/metrics`, `/api/v1/cluster`.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use ciqadamq_core::Condition;
+use salvo::Depot;
+use salvo::http::StatusCode;
+use salvo::oapi::{ToSchema, endpoint};
+use serde::Serialize;
+
+use crate::app::Call;
+use crate::error::ApiError;
+use crate::metrics;
+use crate::reply::{Answer, Reply};
+
+/// What the API cannot know without the engine.
+#[async_trait]
+pub trait NodeView: Send + Sync {
+    /// This node's id.
+    fn node_id(&self) -> u64;
+
+    /// What runs here, sorted by name; `None` if it cannot be told right now because a plugin is being switched.
+    async fn plugins(&self) -> Option<Vec<PluginView>>;
+}
+
+/// A plugin on this node.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[salvo(schema(name = PluginView))]
+pub struct PluginView {
+    /// its name
+    pub name: String,
+    /// its version; null while it was never started
+    pub version: Option<String>,
+    /// whether it runs
+    pub active: bool,
+}
+
+/// The node is alive.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = Alive))]
+pub(crate) struct Alive {
+    /// `ok`
+    status: &'static str,
+}
+
+/// Whether clients may come.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = Readiness))]
+pub(crate) struct Readiness {
+    /// whether clients may come
+    ready: bool,
+    /// why not, in one line; only when not ready
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(value_type = String, required = false))]
+    error: Option<String>,
+    /// what is not met, and why
+    reasons: BTreeMap<String, String>,
+}
+
+/// The cluster as seen from here.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = ClusterView))]
+pub(crate) struct ClusterView {
+    /// id of the node that answers
+    node: u64,
+    /// all nodes that this one knows
+    nodes: Vec<NodeState>,
+}
+
+/// One node.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = NodeState))]
+pub(crate) struct NodeState {
+    /// its id
+    id: u64,
+    /// `single` outside a cluster
+    role: &'static str,
+    /// version of the product
+    version: String,
+    /// seconds since the API was set up
+    uptime_secs: u64,
+    /// where its REST API listens
+    api_addr: Option<String>,
+    /// whether clients may come
+    ready: bool,
+    /// the conditions of readiness: `met`, or why not
+    conditions: BTreeMap<String, String>,
+    /// what runs there; null if it cannot be told right now because a plugin is being switched
+    plugins: Option<Vec<PluginView>>,
+    /// its copy of the user directory
+    users: UsersState,
+}
+
+/// The user directory of a node.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = UsersState))]
+pub(crate) struct UsersState {
+    /// number of users
+    count: u64,
+    /// last applied change
+    revision: u64,
+    /// bytes on disk
+    bytes: u64,
+    /// why changes are refused; null when they are taken
+    read_only: Option<String>,
+}
+
+/// Is the node alive
+///
+/// Needs no token.
+#[endpoint(
+    operation_id = "show_health", tags("node"),
+    responses((status_code = 200, description = "alive", body = Alive))
+)]
+pub(crate) async fn show_health() -> Answer {
+    Reply::json(&Alive { status: "ok" })
+}
+
+/// Is the node ready to take clients
+///
+/// Needs no token. 503, with the reasons, while it is not.
+#[endpoint(
+    operation_id = "show_ready", tags("node"),
+    responses(
+        (status_code = 200, description = "ready", body = Readiness),
+        (status_code = 503, description = "not ready, and why", body = Readiness),
+    )
+)]
+pub(crate) async fn show_ready(depot: &mut Depot) -> Answer {
+    let call = Call::of(depot)?;
+    let reasons: BTreeMap<String, String> = call
+        .app
+        .deps
+        .health
+        .conditions()
+        .into_iter()
+        .filter_map(|(name, condition)| match condition {
+            Condition::Met => None,
+            Condition::Unmet(reason) => Some((name.to_owned(), reason)),
+        })
+        .collect();
+    if reasons.is_empty() {
+        return Reply::json(&Readiness { ready: true, error: None, reasons });
+    }
+    let listed = reasons.iter().map(|(name, reason)| format!("{name}: {reason}")).collect::<Vec<_>>().join("; ");
+    let error = Some(format!("not ready: {listed}"));
+    Ok(Reply::json(&Readiness { ready: false, error, reasons })?.with_status(StatusCode::SERVICE_UNAVAILABLE))
+}
+
+/// Metrics in the Prometheus text format
+#[endpoint(
+    operation_id = "show_metrics", tags("node"),
+    responses((status_code = 200, description = "metrics", content_type = "text/plain", body = String))
+)]
+pub(crate) async fn show_metrics(depot: &mut Depot) -> Answer {
+    let text = metrics::render(&Call::of(depot)?.app.deps.metrics)
+        .map_err(|_| ApiError::internal("the metrics could not be rendered"))?;
+    Ok(Reply::bytes("text/plain; version=0.0.4; charset=utf-8", text))
+}
+
+/// The cluster as seen from here
+#[endpoint(
+    operation_id = "show_cluster", tags("node"),
+    responses((status_code = 200, description = "nodes", body = ClusterView))
+)]
+pub(crate) async fn show_cluster(depot: &mut Depot) -> Answer {
+    let app = &Call::of(depot)?.app;
+    let status = app.deps.directory.status();
+    let conditions = app.deps.health.conditions();
+    let ready = conditions.values().all(|c| *c == Condition::Met);
+    let id = app.node.node_id();
+    let api_addr = app.local_addr.read().map(|addr| addr.to_string());
+    let plugins = app.node.plugins().await;
+    let this = NodeState {
+        id,
+        role: "single",
+        version: app.config.version.clone(),
+        uptime_secs: app.started.elapsed().as_secs(),
+        api_addr,
+        ready,
+        conditions: conditions
+            .into_iter()
+            .map(|(name, condition)| match condition {
+                Condition::Met => (name.to_owned(), "met".to_owned()),
+                Condition::Unmet(reason) => (name.to_owned(), reason),
+            })
+            .collect(),
+        plugins,
+        users: UsersState {
+            count: status.users,
+            revision: status.revision.0,
+            bytes: status.bytes,
+            read_only: status.read_only,
+        },
+    };
+    Reply::json(&ClusterView { node: id, nodes: vec![this] })
+}

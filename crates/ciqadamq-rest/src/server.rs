@@ -1,0 +1,143 @@
+//! The API's listener: opened, served, closed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use salvo::Service;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::app::{App, CHANGES_MAX, RestDeps};
+use crate::brake::Brake;
+use crate::config::RestConfig;
+use crate::connection::{Gate, serve};
+use crate::docs;
+use crate::metrics::Metrics;
+use crate::node::NodeView;
+use crate::routes;
+use crate::service::Pipeline;
+
+/// How much longer than the grace a shutdown may take: what was cut has to come to its end.
+const CUT_TIME: Duration = Duration::from_secs(1);
+
+/// Why the API does not run.
+#[derive(Debug, Error)]
+pub enum RestError {
+    /// values that cannot work
+    #[error("api: {}", .0.join("; "))]
+    Config(Vec<String>),
+    /// the address is taken, or not ours
+    #[error("api.addr: cannot listen on {addr}; stop what holds it or choose another address")]
+    Bind {
+        /// the address
+        addr: SocketAddr,
+        /// why
+        source: io::Error,
+    },
+    /// the registry has metrics of that name already
+    #[error("the metrics of the REST API cannot be registered")]
+    Metrics(#[from] prometheus::Error),
+    /// the OpenAPI document cannot be made
+    #[error("the OpenAPI document cannot be made")]
+    OpenApi(#[from] serde_json::Error),
+}
+
+impl App {
+    /// Everything but the listener.
+    pub(crate) fn new(config: RestConfig, deps: RestDeps, node: Arc<dyn NodeView>) -> Result<Arc<Self>, RestError> {
+        let problems = config.problems();
+        if !problems.is_empty() {
+            return Err(RestError::Config(problems));
+        }
+        let openapi = docs::openapi(&routes::router(), &config.version)?;
+        let metrics = Metrics::register(&deps.metrics)?;
+        Ok(Arc::new(Self {
+            config,
+            deps,
+            node,
+            metrics,
+            openapi,
+            brake: Brake::default(),
+            started: Instant::now(),
+            local_addr: RwLock::new(None),
+            changes: Arc::new(Semaphore::new(CHANGES_MAX as usize)),
+        }))
+    }
+}
+
+/// A running API. Dropping it cuts it off; [`Server::shutdown`] is the polite way.
+pub struct Server {
+    app: Arc<App>,
+    local_addr: SocketAddr,
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the listener and serves. `node` tells what only the engine knows.
+    ///
+    /// Must be called in a tokio runtime. Fails if the address cannot be had; nothing runs then.
+    pub async fn start(config: RestConfig, deps: RestDeps, node: Arc<dyn NodeView>) -> Result<Self, RestError> {
+        Self::open(App::new(config, deps, node)?).await
+    }
+
+    pub(crate) async fn open(app: Arc<App>) -> Result<Self, RestError> {
+        let addr = app.config.addr;
+        let bind = |source| RestError::Bind { addr, source };
+        let listener = TcpListener::bind(addr).await.map_err(bind)?;
+        let gate = Gate::new(listener, &app.config, app.metrics.connections.clone()).map_err(bind)?;
+        let local_addr = gate.local_addr();
+        *app.local_addr.write() = Some(local_addr);
+
+        let service = Service::new(routes::router()).hoop(Pipeline { app: app.clone() });
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(serve(gate, service, app.config.shutdown_grace, stopped));
+        tracing::info!(addr = %local_addr, "REST API listens");
+        if !app.deps.tokens.has_replication_token() {
+            tracing::warn!(
+                "/internal/ takes the management token; set api.repl_token to keep password hashes from its holders"
+            );
+        }
+        Ok(Self { app, local_addr, stop, task: Some(task) })
+    }
+
+    /// Where it listens, with the real port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Takes no more connections, lets requests under way end, and cuts what is left after `shutdown_grace`.
+    ///
+    /// User changes that were begun are waited for within the same time. Returns at the latest a second after it.
+    pub async fn shutdown(mut self) {
+        let grace = self.app.config.shutdown_grace;
+        self.stop.send_replace(true);
+        let Some(mut task) = self.task.take() else { return };
+        let finish = async {
+            if (&mut task).await.is_err() {
+                tracing::error!("the REST API broke off before it was stopped");
+            }
+            self.app.changes_finished().await;
+        };
+        if tokio::time::timeout(grace.saturating_add(CUT_TIME), finish).await.is_err() {
+            task.abort();
+            tracing::warn!("REST requests were cut off");
+        }
+        *self.app.local_addr.write() = None;
+        tracing::info!(addr = %self.local_addr, "REST API closed");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The connections belong to the task and end with it.
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Who may call what.
+
+use std::time::Duration;
+
+use ciqadamq_core::Secret;
+use ciqadamq_rest::{Credential, RestConfig};
+use reqwest::Method;
+
+use crate::openapi::PATHS;
+use crate::support::{TOKEN, config, exchange, said, start, start_with};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_answers_without_a_token_but_health_ready_and_the_page() {
+    let api = start().await;
+    let all: Vec<&str> = PATHS.iter().map(|(path, _)| *path).chain(["/nope", "/", "/api/v1/users/"]).collect();
+    for path in all {
+        for method in
+            [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
+        {
+            let open = ["/health", "/ready", "/docs"].contains(&path);
+            let answer = api.client.request(method.clone(), api.url(path)).send().await.unwrap();
+            let status = answer.status().as_u16();
+            let readable = method == Method::GET || method == Method::HEAD;
+            let expected = if !open {
+                401
+            } else if readable {
+                200
+            } else {
+                405
+            };
+            assert_eq!(status, expected, "{method} {path}");
+            if status == 401 {
+                assert_eq!(answer.headers()["www-authenticate"], "Bearer realm=\"ciqadamq\"");
+                assert!(method == Method::HEAD || said(answer).await.1["error"].is_string());
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_one_whole_bearer_token_in_the_header_counts() {
+    let api = start().await;
+    let get = |headers: String| {
+        let request = format!("GET /api/v1/users HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+        async move { exchange(api.addr, request.as_bytes()).await.status }
+    };
+    for good in [
+        format!("Authorization: Bearer {TOKEN}\r\n"),
+        format!("authorization: bearer {TOKEN}\r\n"),
+        format!("authorization: BEARER   {TOKEN}\r\n"),
+    ] {
+        assert_eq!(get(good.clone()).await, 200, "{good}");
+    }
+    for bad in [
+        String::new(),
+        format!("authorization: {TOKEN}\r\n"),
+        format!("authorization: Basic {TOKEN}\r\n"),
+        "authorization: Bearer\r\n".into(),
+        "authorization: Bearer \r\n".into(),
+        format!("authorization: Bearer {TOKEN}x\r\n"),
+        format!("authorization: Bearer {}\r\n", &TOKEN[1..]),
+        format!("authorization: Bearer {TOKEN} {TOKEN}\r\n"),
+        format!("authorization: Bearer {TOKEN}\r\nauthorization: Bearer {TOKEN}\r\n"),
+        format!("authorization: Bearer\u{e9}{TOKEN}\r\n"),
+        format!("cookie: token={TOKEN}\r\n"),
+    ] {
+        assert_eq!(get(bad.clone()).await, 401, "{bad}");
+    }
+    let by_query =
+        api.client.get(api.url(&format!("/api/v1/users?token={TOKEN}&access_token={TOKEN}"))).send().await.unwrap();
+    assert_eq!(by_query.status(), 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guessing_is_braked_and_the_right_token_never() {
+    let api = start().await;
+    let guess = || async { api.client.get(api.url("/api/v1/users")).bearer_auth("guess").send().await.unwrap() };
+    for _ in 0..20 {
+        let answer = guess().await;
+        assert_eq!(answer.status(), 401);
+        assert!(answer.headers()["www-authenticate"].to_str().unwrap().contains("invalid_token"));
+    }
+    let braked = guess().await;
+    assert_eq!(braked.status(), 429);
+    let wait: u64 = braked.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait));
+    assert!(said(braked).await.1["error"].is_string());
+    assert_eq!(api.get("/api/v1/users").await.0, 200, "the right token from the same address");
+    assert_eq!(api.client.get(api.url("/api/v1/users")).send().await.unwrap().status(), 401, "none at all is no guess");
+    assert_eq!(api.metric("ciqadamq_rest_token_refusals_total{reason=\"braked\"}").await, Some(1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_token_works_at_once_and_the_previous_one_for_the_overlap() {
+    let api = start().await;
+    api.tokens.replace(Credential::Management, &Secret::new("next"), Duration::from_secs(600)).unwrap();
+    let client = &api;
+    let status = |token: &'static str| async move {
+        client.client.get(client.url("/api/v1/users")).bearer_auth(token).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!((status(TOKEN).await, status("next").await), (200, 200));
+    api.tokens.replace(Credential::Management, &Secret::new("last"), Duration::ZERO).unwrap();
+    assert_eq!((status(TOKEN).await, status("next").await, status("last").await), (401, 401, 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_internal_routes_take_the_replication_token_alone_if_there_is_one() {
+    let api = start_with(config(), Some("between-nodes")).await;
+    let client = &api;
+    let status = |path: &'static str, token: &'static str| async move {
+        client.client.get(client.url(path)).bearer_auth(token).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(status("/internal/users-full", "between-nodes").await, 200);
+    assert_eq!(status("/internal/users-full", TOKEN).await, 401);
+    assert_eq!(status("/api/v1/users", "between-nodes").await, 401);
+    let api = start().await;
+    assert_eq!(api.get("/internal/users-full").await.0, 200, "without one, the management token");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_and_docs_are_open_as_the_configuration_says() {
+    let api = start_with(RestConfig { metrics_open: true, docs_open: false, ..config() }, None).await;
+    assert_eq!(api.client.get(api.url("/metrics")).send().await.unwrap().status(), 200);
+    assert_eq!(api.client.get(api.url("/docs")).send().await.unwrap().status(), 401);
+    assert_eq!(api.get("/docs").await.0, 200);
+}
