@@ -1,0 +1,92 @@
+//! The store in rmqtt's list of plugins.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ciqadamq_core::UserDirectory;
+use rmqtt::context::ServerContext;
+use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use serde_json::{Value, json};
+
+use crate::UserStore;
+
+/// Name in the plugin manager.
+pub const NAME: &str = env!("CARGO_PKG_NAME");
+
+/// Registers and starts the plugin. It shows the store to the operator; the store works without it too.
+///
+/// # Errors
+/// What the plugin manager says.
+pub async fn register(scx: &ServerContext, store: Arc<UserStore>) -> rmqtt::Result<()> {
+    scx.plugins
+        .register(NAME, true, false, move || -> DynPluginResult {
+            let plugin: DynPlugin = Box::new(UserStorePlugin { store: store.clone() });
+            Box::pin(async move { Ok(plugin) })
+        })
+        .await
+}
+
+struct UserStorePlugin {
+    store: Arc<UserStore>,
+}
+
+impl PackageInfo for UserStorePlugin {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn version(&self) -> &str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    fn descr(&self) -> Option<&str> {
+        Some(env!("CARGO_PKG_DESCRIPTION"))
+    }
+
+    fn license(&self) -> Option<&str> {
+        Some(env!("CARGO_PKG_LICENSE"))
+    }
+
+    fn repository(&self) -> Option<&str> {
+        Some(env!("CARGO_PKG_REPOSITORY"))
+    }
+}
+
+#[async_trait]
+impl Plugin for UserStorePlugin {
+    async fn get_config(&self) -> rmqtt::Result<Value> {
+        let config = self.store.config();
+        Ok(json!({
+            "path": config.path.display().to_string(),
+            "queue": config.queue,
+            "batch": config.batch,
+            "cache_bytes": config.cache_bytes,
+        }))
+    }
+
+    async fn start(&mut self) -> rmqtt::Result<()> {
+        let status = self.store.status();
+        tracing::info!(users = status.users, revision = status.revision.0, "user store plugin started");
+        Ok(())
+    }
+
+    async fn stop(&mut self) -> rmqtt::Result<bool> {
+        tracing::warn!("user store plugin stays active: without the users nobody could log in");
+        Ok(false)
+    }
+
+    async fn attrs(&self) -> Value {
+        let (status, counters) = (self.store.status(), self.store.counters());
+        json!({
+            "users": status.users,
+            "revision": status.revision,
+            "bytes": status.bytes,
+            "read_only": status.read_only,
+            "commits": counters.commits,
+            "applied": counters.applied,
+            "rejected": counters.rejected,
+            "failed": counters.failed,
+            "busy": counters.busy,
+        })
+    }
+}
