@@ -1,0 +1,82 @@
+//! What the gate is told: its listeners and its limits.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_rustls::rustls::ServerConfig;
+
+/// What is spoken on a listener, under the MQTT bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Plain TCP. Only useful behind a load balancer that sends PROXY headers: other clients go to the engine directly.
+    Tcp,
+    /// WebSocket over TCP, on any path.
+    WebSocket,
+    /// TLS over TCP.
+    Tls,
+    /// WebSocket over TLS.
+    WebSocketTls,
+}
+
+impl Transport {
+    /// Whether the bytes on the wire are TLS records.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::WebSocketTls)
+    }
+
+    /// Whether the MQTT bytes come in WebSocket frames.
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Self::WebSocket | Self::WebSocketTls)
+    }
+}
+
+/// One address the gate listens on.
+#[derive(Debug, Clone)]
+pub struct GateListener {
+    /// Names the listener in logs, metrics and errors. Unique within the gate.
+    pub name: &'static str,
+    /// Where to listen. Port 0 takes a free one, see [`Gate::local_addrs`](crate::Gate::local_addrs).
+    pub addr: SocketAddr,
+    /// What is spoken there.
+    pub transport: Transport,
+    /// Every connection must begin with a PROXY header, version 1 or 2, and its source is the client's address. Only for
+    /// listeners that nobody but the load balancer can reach, since a client could write any address into it.
+    pub proxy_protocol: bool,
+    /// Certificate and key, from [`tls_config`](crate::tls_config). Needed if the transport has TLS, else unused.
+    pub tls: Option<Arc<ServerConfig>>,
+}
+
+/// The gate's listeners and limits.
+#[derive(Debug, Clone)]
+pub struct GateConfig {
+    /// What to listen on.
+    pub listeners: Vec<GateListener>,
+    /// From accept until the first MQTT packet, which must be a CONNECT, is complete and handed to the engine: the PROXY
+    /// header, the TLS handshake and the HTTP upgrade all fall into it.
+    pub connect_timeout: Duration,
+    /// Connections that have not sent their CONNECT yet, over all listeners. `0` is unlimited. One more is closed at once.
+    pub max_pending: usize,
+    /// The same for one client address (for IPv6 one /64 network, which is what a single host can choose from). `0` is
+    /// unlimited. Behind PROXY protocol the announced address counts, not the load balancer's.
+    pub max_pending_per_ip: usize,
+    /// The largest MQTT packet, in bytes, as the engine is configured. Here it bounds the CONNECT, which is collected, and
+    /// the length a WebSocket message may have (never below 64 KiB, as one message may hold many packets).
+    pub max_packet_size: u32,
+    /// Connections the kernel completes before they are accepted. The kernel has its own limit too (`somaxconn`).
+    pub backlog: i32,
+}
+
+impl GateConfig {
+    /// The given listeners with the default limits: 10 s, 4096 pending, 256 pending for an address, 1 MiB, backlog 1024.
+    pub fn new(listeners: Vec<GateListener>) -> Self {
+        Self {
+            listeners,
+            connect_timeout: Duration::from_secs(10),
+            max_pending: 4096,
+            max_pending_per_ip: 256,
+            max_packet_size: 1024 * 1024,
+            backlog: 1024,
+        }
+    }
+}
