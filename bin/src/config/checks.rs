@@ -1,0 +1,209 @@
+//! What cannot be seen in one value alone: contradictions, and promises this version cannot keep.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use ciqadamq_core::{AccessRules, AccessRulesError};
+
+use super::model::{Config, SecretsProvider};
+use super::problem::{Place, Problem};
+use super::read::Reading;
+
+/// Variables of features that are not there: asked-for durability that cannot be had means no start.
+const UNSUPPORTED_ENV: &[(&str, &str)] = &[
+    ("MSG_FLUSH_SECS", IN_MEMORY),
+    ("MSG_MAX_BYTES", IN_MEMORY),
+    ("MSG_MAX_MSGS", IN_MEMORY),
+    ("MSG_QUEUE_CAP", IN_MEMORY),
+    ("VAULT_ADDR", "this version reads secrets from the environment and the configuration; unset VAULT_ADDR"),
+];
+const IN_MEMORY: &str = "this version keeps offline queues in memory; unset it";
+
+/// Our plugins, and which others each cannot do without.
+pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
+    ("ciqadamq-user-store", &[]),
+    ("ciqadamq-auth", &["ciqadamq-user-store"]),
+    ("ciqadamq-topic-acl", &["ciqadamq-auth"]),
+    ("ciqadamq-rest", &["ciqadamq-user-store", "ciqadamq-auth"]),
+    ("ciqadamq-expiry", &[]),
+    ("ciqadamq-metrics", &[]),
+];
+
+/// Plugins that decide who may connect instead of ours.
+const OTHER_AUTHENTICATION: &[&str] = &["rmqtt-auth-http", "rmqtt-auth-jwt"];
+
+/// All checks; `official` are the names of the official plugins that are compiled in.
+pub fn run(reading: &mut Reading, official: &[&str], variable_set: impl Fn(&str) -> bool) {
+    unsupported(reading, variable_set);
+    listeners(reading);
+    tls(reading);
+    expiry(reading);
+    access_rules(reading);
+    authentication(reading);
+    plugins(reading, official);
+}
+
+fn unsupported(reading: &mut Reading, variable_set: impl Fn(&str) -> bool) {
+    for (name, text) in UNSUPPORTED_ENV {
+        if variable_set(name) {
+            let place = Place::Env(name);
+            reading.problems.push(Problem { place, key: String::new(), text: (*text).into() });
+        }
+    }
+    if reading.config.mqtt.persist_messages {
+        let text = "this version keeps offline queues in memory; set mqtt.persist_messages = false or leave it out";
+        reading.complain("mqtt.persist_messages", text);
+    }
+    if reading.config.cluster.enabled {
+        reading.complain("cluster.enabled", "this version runs one node; set cluster.enabled = false or leave it out");
+    }
+    if reading.config.secrets.provider != SecretsProvider::Environment {
+        let text = "this version reads secrets from the environment and the configuration; set secrets.provider = \
+                    \"environment\" or leave it out";
+        reading.complain("secrets.provider", text);
+    }
+}
+
+fn listeners(reading: &mut Reading) {
+    let mut all: Vec<(&str, SocketAddr)> = reading.config.mqtt.listeners().collect();
+    if all.is_empty() {
+        reading.complain("mqtt.tcp_addr", "no MQTT listener is left; set mqtt.tcp_addr, ws_addr, tls_addr or wss_addr");
+    }
+    all.push(("api.addr", reading.config.api.addr));
+    let mut clashes = Vec::new();
+    for (i, (key, addr)) in all.iter().enumerate() {
+        if let Some((other, _)) = all[..i].iter().find(|(_, other)| clash(*other, *addr)) {
+            // At the one that the operator wrote, if only one was written.
+            let (key, other) = if reading.place(key) == Place::Default { (other, key) } else { (key, other) };
+            clashes.push((*key, format!("listens where {other} does ({addr}); give it another port")));
+        }
+    }
+    for (key, text) in clashes {
+        reading.complain(key, text);
+    }
+}
+
+fn clash(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() != 0 && a.port() == b.port() && same_ip
+}
+
+fn tls(reading: &mut Reading) {
+    let mqtt = &reading.config.mqtt;
+    let listener = match (mqtt.tls_addr, mqtt.wss_addr) {
+        (Some(_), _) => Some("mqtt.tls_addr"),
+        (None, Some(_)) => Some("mqtt.wss_addr"),
+        (None, None) => None,
+    };
+    let files = [
+        ("mqtt.tls_cert", mqtt.tls_cert.is_some()),
+        ("mqtt.tls_key", mqtt.tls_key.is_some()),
+        ("mqtt.tls_client_ca", mqtt.tls_client_ca.is_some()),
+    ];
+    match listener {
+        Some(listener) => {
+            for (key, _) in files[..2].iter().filter(|(_, set)| !set) {
+                reading.complain(listener, format!("needs {key}; set it to a PEM file, or leave {listener} out"));
+            }
+        }
+        None => {
+            for (key, _) in files.iter().filter(|(_, set)| *set) {
+                reading.complain(key, "is used by no listener; set mqtt.tls_addr or mqtt.wss_addr, or leave it out");
+            }
+        }
+    }
+}
+
+fn expiry(reading: &mut Reading) {
+    let (default, max) = (reading.config.mqtt.session_expiry_secs, reading.config.mqtt.max_session_expiry_secs);
+    if default > max {
+        let key = match reading.place("mqtt.session_expiry_secs") {
+            Place::Default => "mqtt.max_session_expiry_secs",
+            _ => "mqtt.session_expiry_secs",
+        };
+        let text = format!("mqtt.session_expiry_secs ({default}) must not exceed mqtt.max_session_expiry_secs ({max})");
+        reading.complain(key, text);
+    }
+}
+
+fn access_rules(reading: &mut Reading) {
+    let acl = &reading.config.acl;
+    let errors = AccessRules::new(&acl.publish_topics, &acl.fanout_prefixes, &acl.admin_prefixes).err();
+    for error in errors.unwrap_or_default() {
+        let (key, text) = match error {
+            AccessRulesError::PublishTopic { entry, reason } => ("acl.publish_topics", format!("`{entry}`: {reason}")),
+            AccessRulesError::Prefix { key, entry, reason } => (key, format!("`{entry}`: {reason}")),
+            AccessRulesError::TooMany { key, max } => (key, format!("has too many entries; at most {max} are allowed")),
+        };
+        reading.complain(key, text);
+    }
+}
+
+fn authentication(reading: &mut Reading) {
+    let config = &reading.config;
+    let memory = config.auth.argon2.m_cost;
+    let least = 8 * config.auth.argon2.p_cost;
+    let remote = config.mqtt.listeners().find(|(_, addr)| !addr.ip().is_loopback());
+    let open_key = if config.auth.disabled {
+        Some("auth.disabled")
+    } else if !own_plugin_starts(config, "ciqadamq-auth")
+        && !OTHER_AUTHENTICATION.iter().any(|name| config.plugins.starts(name, false))
+    {
+        Some("plugins.disable")
+    } else {
+        None
+    };
+    let allowed = config.auth.disabled_allow_remote;
+
+    if memory < least {
+        let text = format!("must be at least 8 KiB for each of auth.argon2.p_cost: {least} or more, has {memory}");
+        reading.complain("auth.argon2.m_cost", text);
+    }
+    if let (Some(key), Some((listener, addr)), false) = (open_key, remote, allowed) {
+        let text = format!(
+            "authentication is off and {listener} listens on {addr}: everybody who reaches it would be let in; listen on \
+             127.0.0.1, or set auth.disabled_allow_remote = true"
+        );
+        reading.complain(key, text);
+    }
+}
+
+fn own_plugin_starts(config: &Config, name: &str) -> bool {
+    config.plugins.starts(name, true)
+}
+
+fn plugins(reading: &mut Reading, official: &[&str]) {
+    let known: BTreeSet<&str> = OWN_PLUGINS.iter().map(|(name, _)| *name).chain(official.iter().copied()).collect();
+    let mut found: Vec<(&str, String)> = Vec::new();
+    let plugins = &reading.config.plugins;
+    for (key, names) in [("plugins.enable", &plugins.enable), ("plugins.disable", &plugins.disable)] {
+        for name in names.iter().filter(|name| !known.contains(name.as_str())) {
+            found.push((key, unknown_plugin(name, &known)));
+        }
+    }
+    for name in plugins.enable.iter().filter(|name| plugins.disable.contains(name)) {
+        found.push(("plugins.disable", format!("`{name}` is in plugins.enable too; remove it from one of them")));
+    }
+    for (name, needs) in OWN_PLUGINS.iter().filter(|(name, _)| own_plugin_starts(&reading.config, name)) {
+        for needed in needs.iter().filter(|needed| !own_plugin_starts(&reading.config, needed)) {
+            found.push(("plugins.disable", format!("`{name}` needs `{needed}`; disable both or neither")));
+        }
+    }
+    if reading.config.fanout.auto_subscribe && !own_plugin_starts(&reading.config, "ciqadamq-topic-acl") {
+        found.push(("fanout.auto_subscribe", "needs the plugin `ciqadamq-topic-acl`; enable it".into()));
+    }
+    for (key, text) in found {
+        reading.complain(key, text);
+    }
+}
+
+fn unknown_plugin(name: &str, known: &BTreeSet<&str>) -> String {
+    let near = known.iter().map(|known| (strsim::damerau_levenshtein(name, known), *known)).min();
+    match near {
+        Some((distance, near)) if distance <= 3 => format!("unknown plugin `{name}`; did you mean `{near}`?"),
+        _ => {
+            let names: Vec<&str> = known.iter().copied().collect();
+            format!("unknown plugin `{name}`; known are {}", names.join(", "))
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The configuration: one table of keys, one file, the environment above it, the command line above that.
+//!
+//! Everything that is wrong is reported in one go, each with its place and remedy, and then nothing starts. Reading and
+//! checking are pure (`read`, `checks`); only [`load`] and `files` look at the disk.
+
+mod checks;
+mod files;
+mod keys;
+mod kinds;
+mod model;
+mod print;
+mod problem;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+pub use checks::OWN_PLUGINS;
+pub use files::Source;
+pub use model::{Config, LogFilter, Mqtt, OnDeny};
+pub use print::effective;
+pub use problem::{Place, Problem, Problems};
+
+use read::Reading;
+
+/// What the command line says about the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--config`
+    pub file: Option<PathBuf>,
+    /// `--enable`
+    pub enable: Vec<String>,
+    /// `--disable`
+    pub disable: Vec<String>,
+}
+
+/// A configuration without problems.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// the values
+    pub config: Config,
+    /// the file
+    pub source: Source,
+    /// what is allowed and odd; worth a line in the log at start
+    pub warnings: Vec<String>,
+}
+
+/// Further checks that look at the disk: the key a problem belongs to, and what is wrong.
+pub type Inspect = fn(&Config) -> Vec<(&'static str, String)>;
+
+/// Reads and checks everything. `official` are the names of the official plugins that are compiled in; `inspect` looks
+/// at their settings.
+pub fn load(overrides: &Overrides, official: &[&str], inspect: Inspect) -> Result<Loaded, Problems> {
+    let (mut reading, source) = read_all(overrides, official, |name| std::env::var_os(name));
+    let known: Vec<&str> = OWN_PLUGINS.iter().map(|(name, _)| *name).chain(official.iter().copied()).collect();
+    let mut warnings = files::check(&mut reading, &known);
+    for (key, text) in inspect(&reading.config) {
+        reading.complain(key, text);
+    }
+    warnings.extend(odd(&reading));
+    finish(reading, source, warnings)
+}
+
+/// The values alone: for commands that talk to a running node and need not be able to read what the node reads.
+pub fn load_values(overrides: &Overrides, official: &[&str]) -> Result<Loaded, Problems> {
+    let (reading, source) = read_all(overrides, official, |name| std::env::var_os(name));
+    finish(reading, source, Vec::new())
+}
+
+fn read_all(
+    overrides: &Overrides,
+    official: &[&str],
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> (Reading, Source) {
+    let from_variable = variable("CIQADAMQ_CONFIG").map(PathBuf::from);
+    let source = files::locate(overrides.file.as_deref(), from_variable.as_deref(), Path::is_file);
+    let mut reading = Reading::default();
+    if let Some(path) = source.path() {
+        match std::fs::read_to_string(path) {
+            Ok(text) => reading.file(path, &text),
+            Err(error) => {
+                let (place, key) = match &source {
+                    Source::Variable(_) => (Place::Env("CIQADAMQ_CONFIG"), ""),
+                    _ => (Place::CommandLine, "--config"),
+                };
+                let text = format!("cannot read `{}`: {error}; name a readable file", path.display());
+                reading.problems.push(Problem { place, key: key.into(), text });
+            }
+        }
+    }
+    reading.environment(&variable);
+    apply_command_line(&mut reading, overrides, official);
+    checks::run(&mut reading, official, |name| variable(name).is_some_and(|value| !value.is_empty()));
+    (reading, source)
+}
+
+fn finish(mut reading: Reading, source: Source, warnings: Vec<String>) -> Result<Loaded, Problems> {
+    if reading.problems.is_empty() {
+        return Ok(Loaded { config: reading.config, source, warnings });
+    }
+    reading.problems.sort();
+    reading.problems.dedup();
+    Err(Problems(reading.problems))
+}
+
+/// `--enable` and `--disable` win over the file, and must not contradict each other.
+fn apply_command_line(reading: &mut Reading, overrides: &Overrides, official: &[&str]) {
+    let mut complain = |key: &str, text: String| {
+        reading.problems.push(Problem { place: Place::CommandLine, key: key.into(), text });
+    };
+    let known = |name: &str| OWN_PLUGINS.iter().any(|(own, _)| *own == name) || official.contains(&name);
+    for (key, names) in [("--enable", &overrides.enable), ("--disable", &overrides.disable)] {
+        for name in names.iter().filter(|name| !known(name)) {
+            complain(key, format!("unknown plugin `{name}`; `ciqadamq check-config --print` lists the known ones"));
+        }
+    }
+    for name in overrides.enable.iter().filter(|name| overrides.disable.contains(name)) {
+        complain("--disable", format!("`{name}` is given to --enable too; choose one"));
+    }
+    let plugins = &mut reading.config.plugins;
+    for name in overrides.enable.iter().filter(|name| known(name)) {
+        plugins.disable.retain(|other| other != name);
+        plugins.enable.push(name.clone());
+    }
+    for name in overrides.disable.iter().filter(|name| known(name) && !overrides.enable.contains(name)) {
+        plugins.enable.retain(|other| other != name);
+        plugins.disable.push(name.clone());
+    }
+}
+
+/// What is allowed and odd.
+fn odd(reading: &Reading) -> Vec<String> {
+    let config = &reading.config;
+    let mut warnings: Vec<String> = Vec::new();
+    let mut warn = |condition: bool, text: &str| {
+        if condition {
+            warnings.push(text.into());
+        }
+    };
+    warn(config.auth.disabled, "auth.disabled: everybody may connect as superuser; for tests only");
+    warn(!config.acl.enabled, "acl.enabled = false: every user may subscribe and publish everything");
+    warn(
+        config.api.repl_token.is_none(),
+        "api.repl_token is not set: /internal/ takes the management token; set a token of its own",
+    );
+    warn(
+        config.auth.disabled_allow_remote && !config.auth.disabled,
+        "auth.disabled_allow_remote has no effect while authentication is on; leave it out",
+    );
+    warn(
+        !config.plugins.starts("ciqadamq-expiry", true),
+        "plugins.disable: without ciqadamq-expiry a publisher's Message Expiry Interval is not capped",
+    );
+    warn(
+        config.plugins.starts("rmqtt-session-storage", false),
+        "rmqtt-session-storage writes the passwords of connected clients to its store in plain text",
+    );
+    warnings
+}

@@ -1,0 +1,395 @@
+//! The configuration as the program uses it: every value checked, every secret hidden.
+//!
+//! Names, defaults and meanings for operators stand in `configs/ciqadamq.toml`; `keys.rs` says how each is read.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use ciqadamq_core::Secret;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// listeners and sessions
+    pub mqtt: Mqtt,
+    /// the REST API
+    pub api: Api,
+    /// the user store
+    pub db: Db,
+    /// subscriptions made on the server
+    pub fanout: Fanout,
+    /// who may publish and subscribe what
+    pub acl: Acl,
+    /// who may connect
+    pub auth: Auth,
+    /// where secrets come from
+    pub secrets: Secrets,
+    /// this node among others
+    pub cluster: Cluster,
+    /// which plugins run
+    pub plugins: Plugins,
+    /// what is logged
+    pub log: LogFilter,
+}
+
+/// `[mqtt]`
+#[derive(Debug, Clone)]
+pub struct Mqtt {
+    /// MQTT over TCP; `None` = no such listener
+    pub tcp_addr: Option<SocketAddr>,
+    /// MQTT over WebSocket, any path
+    pub ws_addr: Option<SocketAddr>,
+    /// MQTT over TLS
+    pub tls_addr: Option<SocketAddr>,
+    /// MQTT over WebSocket over TLS
+    pub wss_addr: Option<SocketAddr>,
+    /// PEM certificate chain
+    pub tls_cert: Option<PathBuf>,
+    /// PEM private key
+    pub tls_key: Option<PathBuf>,
+    /// PEM certificates of the authorities that client certificates must come from
+    pub tls_client_ca: Option<PathBuf>,
+    /// Message Expiry Interval of messages without one, and the longest accepted. Seconds.
+    pub message_expiry_secs: u32,
+    /// how long a v3.1 or v3.1.1 Session outlives its connection. Seconds.
+    pub session_expiry_secs: u32,
+    /// the longest Session Expiry Interval granted to a v5 client. Seconds.
+    pub max_session_expiry_secs: u32,
+    /// messages queued for one Session
+    pub max_mqueue_len: usize,
+    /// Receive Maximum: QoS 1 and 2 messages on their way at once, in each direction
+    pub max_inflight: u16,
+    /// Maximum Packet Size. Bytes.
+    pub max_packet_size: u32,
+    /// longest Client Identifier. Bytes.
+    pub max_clientid_len: usize,
+    /// refuse connections while the node is overloaded
+    pub busy_check: bool,
+    /// a PROXY protocol header comes first on every connection
+    pub proxy_protocol: bool,
+    /// from TCP accept to a complete CONNECT. Seconds.
+    pub connect_timeout_secs: u16,
+    /// connections at once on all listeners together; 0 = no limit of its own
+    pub max_connections: usize,
+    /// offline queues on disk
+    pub persist_messages: bool,
+}
+
+impl Default for Mqtt {
+    fn default() -> Self {
+        Self {
+            tcp_addr: Some(any(1883)),
+            ws_addr: Some(any(8083)),
+            tls_addr: None,
+            wss_addr: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            message_expiry_secs: 1200,
+            session_expiry_secs: 7200,
+            max_session_expiry_secs: 7200,
+            max_mqueue_len: 1000,
+            max_inflight: 65535,
+            max_packet_size: 1024 * 1024,
+            max_clientid_len: 256,
+            busy_check: false,
+            proxy_protocol: false,
+            connect_timeout_secs: 10,
+            max_connections: 0,
+            persist_messages: false,
+        }
+    }
+}
+
+impl Mqtt {
+    /// The listeners that are configured: the key, and the address.
+    pub fn listeners(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        [
+            ("mqtt.tcp_addr", self.tcp_addr),
+            ("mqtt.ws_addr", self.ws_addr),
+            ("mqtt.tls_addr", self.tls_addr),
+            ("mqtt.wss_addr", self.wss_addr),
+        ]
+        .into_iter()
+        .filter_map(|(key, addr)| Some((key, addr?)))
+    }
+}
+
+/// `[api]`
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// REST, health and metrics
+    pub addr: SocketAddr,
+    /// the management token; `None` = one is made and kept in a file
+    pub token: Option<Secret>,
+    /// the token of `/internal/`; `None` = the management token
+    pub repl_token: Option<Secret>,
+    /// how long the previous token works after a rotation. Seconds.
+    pub token_overlap_secs: u32,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self { addr: any(8090), token: None, repl_token: None, token_overlap_secs: 60 }
+    }
+}
+
+/// `[db]`
+#[derive(Debug, Clone, Default)]
+pub struct Db {
+    /// where the users are
+    pub url: DbUrl,
+}
+
+/// `sled://PATH`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DbUrl {
+    /// the directory of the store
+    pub path: PathBuf,
+}
+
+impl Default for DbUrl {
+    fn default() -> Self {
+        Self { path: PathBuf::from("data/users") }
+    }
+}
+
+impl Db {
+    /// The directory next to the user store: token files, retained messages and the like go there.
+    pub fn data_dir(&self) -> PathBuf {
+        match self.url.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        }
+    }
+
+    /// The file with the management token of a node that was given none.
+    pub fn api_token_file(&self) -> PathBuf {
+        self.data_dir().join("api-token")
+    }
+}
+
+/// `[fanout]`
+#[derive(Debug, Clone)]
+pub struct Fanout {
+    /// subscribe every client that connects
+    pub auto_subscribe: bool,
+    /// at this QoS
+    pub qos: u8,
+}
+
+impl Default for Fanout {
+    fn default() -> Self {
+        Self { auto_subscribe: false, qos: 1 }
+    }
+}
+
+/// `[acl]`
+#[derive(Debug, Clone)]
+pub struct Acl {
+    /// apply the access rule at all
+    pub enabled: bool,
+    /// Topic Names that everybody may publish to
+    pub publish_topics: Vec<String>,
+    /// everybody may subscribe below these
+    pub fanout_prefixes: Vec<String>,
+    /// admins may subscribe below these
+    pub admin_prefixes: Vec<String>,
+    /// what follows a refused publish
+    pub on_deny: OnDeny,
+}
+
+impl Default for Acl {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            publish_topics: vec!["chatsync".into(), "updates".into()],
+            fanout_prefixes: vec!["fanout".into()],
+            admin_prefixes: vec!["adminfanout".into()],
+            on_deny: OnDeny::Disconnect,
+        }
+    }
+}
+
+/// What follows a refused publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDeny {
+    /// the connection is closed
+    Disconnect,
+    /// acknowledged and dropped
+    Drop,
+}
+
+/// `[auth]`
+#[derive(Debug, Clone)]
+pub struct Auth {
+    /// how long a successful login is remembered; 0 = not at all. Seconds.
+    pub cache_ttl_secs: u64,
+    /// passwords hashed at once
+    pub hash_concurrency: usize,
+    /// logins that may wait for that
+    pub hash_queue: usize,
+    /// how long one may wait. Seconds.
+    pub hash_deadline_secs: u64,
+    /// key of the fast verifier
+    pub pepper: Option<Secret>,
+    /// everybody is a superuser
+    pub disabled: bool,
+    /// even from other machines
+    pub disabled_allow_remote: bool,
+    /// cost of a new hash
+    pub argon2: Argon2Cost,
+    /// failed logins of one user name within the window before its passwords are no longer hashed
+    pub brake_failures_per_user: u32,
+    /// the same for one source address
+    pub brake_failures_per_address: u32,
+    /// the window of both. Seconds.
+    pub brake_window_secs: u64,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            cache_ttl_secs: 300,
+            hash_concurrency: std::thread::available_parallelism().map_or(1, usize::from),
+            hash_queue: 1024,
+            hash_deadline_secs: 5,
+            pepper: None,
+            disabled: false,
+            disabled_allow_remote: false,
+            argon2: Argon2Cost::default(),
+            brake_failures_per_user: 10,
+            brake_failures_per_address: 100,
+            brake_window_secs: 60,
+        }
+    }
+}
+
+/// `[auth.argon2]`
+#[derive(Debug, Clone, Copy)]
+pub struct Argon2Cost {
+    /// memory. KiB.
+    pub m_cost: u32,
+    /// passes
+    pub t_cost: u32,
+    /// lanes
+    pub p_cost: u32,
+}
+
+impl Default for Argon2Cost {
+    fn default() -> Self {
+        Self { m_cost: 9216, t_cost: 2, p_cost: 1 }
+    }
+}
+
+/// `[secrets]`
+#[derive(Debug, Clone, Default)]
+pub struct Secrets {
+    /// where secrets come from
+    pub provider: SecretsProvider,
+}
+
+/// Where secrets come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SecretsProvider {
+    /// the environment and the configuration
+    #[default]
+    Environment,
+    /// a hyperion-vault
+    HyperionVault,
+    /// HashiCorp Vault or OpenBao
+    Vault,
+}
+
+/// `[cluster]`
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// join others
+    pub enabled: bool,
+    /// this node: the top 16 bits of its message ids
+    pub node_id: u16,
+    /// who starts the cluster
+    pub leader_id: u16,
+    /// TLS between nodes
+    pub peer_tls: bool,
+    /// where other nodes call this one
+    pub grpc_laddr: SocketAddr,
+    /// where raft listens
+    pub raft_laddr: SocketAddr,
+    /// `id@host:port` of each node's gRPC
+    pub node_grpc_addrs: Vec<String>,
+    /// `id@host:port` of each node's raft
+    pub raft_peer_addrs: Vec<String>,
+    /// `id@http://host:port` of each node's API
+    pub node_api_addrs: Vec<String>,
+    /// tries to join before giving up; 0 = for ever
+    pub join_max_retries: u32,
+    /// pause between them. Seconds.
+    pub join_retry_secs: u32,
+    /// a leader without a quorum steps down
+    pub check_quorum: bool,
+    /// ask before an election
+    pub pre_vote: bool,
+    /// ticks without a leader before an election
+    pub election_tick: u32,
+    /// ticks between heartbeats
+    pub heartbeat_tick: u32,
+    /// threads of raft
+    pub raft_worker_threads: usize,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            node_id: 0,
+            leader_id: 0,
+            peer_tls: false,
+            grpc_laddr: any(5363),
+            raft_laddr: any(6003),
+            node_grpc_addrs: Vec::new(),
+            raft_peer_addrs: Vec::new(),
+            node_api_addrs: Vec::new(),
+            join_max_retries: 0,
+            join_retry_secs: 5,
+            check_quorum: true,
+            pre_vote: true,
+            election_tick: 60,
+            heartbeat_tick: 12,
+            raft_worker_threads: 2,
+        }
+    }
+}
+
+/// `[plugins]`
+#[derive(Debug, Clone, Default)]
+pub struct Plugins {
+    /// one `NAME.toml` per official plugin; `None` = the built-in settings
+    pub dir: Option<PathBuf>,
+    /// on, whatever the default
+    pub enable: Vec<String>,
+    /// off, whatever the default
+    pub disable: Vec<String>,
+}
+
+impl Plugins {
+    /// Whether the plugin `name` starts, which does so by default or not.
+    pub fn starts(&self, name: &str, default: bool) -> bool {
+        let listed = |list: &[String]| list.iter().any(|n| n == name);
+        (default || listed(&self.enable)) && !listed(&self.disable)
+    }
+}
+
+/// A `tracing` filter, such as `info` or `warn,ciqadamq=debug`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFilter(pub String);
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".into())
+    }
+}
+
+fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+}

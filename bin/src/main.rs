@@ -1,0 +1,89 @@
+//! The launcher: reads the configuration, builds the broker, registers the plugins, runs, drains.
+//!
+//! No MQTT logic lives here; it is in the plugin crates, and the rules behind them in `ciqadamq-core`.
+
+mod banner;
+mod cli;
+mod config;
+mod drain;
+mod engine;
+mod limits;
+mod logging;
+mod official;
+mod remote;
+mod serve;
+mod settings;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use cli::{Cli, Command, Global};
+
+#[cfg(all(unix, not(target_env = "musl")))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let Cli { global, command } = Cli::parse();
+    match command.unwrap_or(Command::Serve) {
+        Command::Serve => serve(&global),
+        Command::CheckConfig { print } => check_config(&global, print),
+        Command::Users { api, command } => remote::users(&global, &api, &command),
+        Command::Acl { api, command } => remote::acl(&global, &api, &command),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "ciqadamq", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn load(global: &Global) -> Result<config::Loaded, config::Problems> {
+    config::load(&global.overrides(), &official::names(), official::check)
+}
+
+fn serve(global: &Global) -> ExitCode {
+    let loaded = match load(global) {
+        Ok(loaded) => loaded,
+        Err(problems) => return failed(&problems),
+    };
+    if let Err(error) = logging::init(&loaded.config.log, global.log_format) {
+        return failed(&error);
+    }
+    limits::raise_open_files();
+    banner::print(&loaded);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("runtime cannot be started: {error}")),
+    };
+    match runtime.block_on(serve::serve(loaded.config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "stopped");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check_config(global: &Global, print: bool) -> ExitCode {
+    let loaded = match load(global) {
+        Ok(loaded) => loaded,
+        Err(problems) => return failed(&problems),
+    };
+    println!("configuration OK: {}", loaded.source);
+    for warning in &loaded.warnings {
+        println!("warning: {warning}");
+    }
+    if print {
+        println!("\n{}", config::effective(&loaded.config));
+        println!("# plugins that start: {}", banner::running(&loaded.config).join(", "));
+        println!("# plugins of this build: {}", banner::all().join(", "));
+    }
+    ExitCode::SUCCESS
+}
+
+fn failed(what: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("error: {what}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,123 @@
+//! Builds the broker, registers the plugins, runs, drains.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Context as _;
+use ciqadamq_auth::{AuthDeps, EnginePeer, HashPool, Sessions};
+use ciqadamq_core::{Condition, Health, Principals};
+use ciqadamq_gate::GateHandle;
+use ciqadamq_rest::RestDeps;
+use ciqadamq_user_store::{StoreConfig, UserStore};
+use prometheus::Registry;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::drain::Running;
+use crate::engine::{self, Listeners};
+use crate::{official, settings, signals};
+
+/// Runs the broker until a signal asks for a drain.
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    let mut shutdown = signals::listen()?;
+    let running = start(&config).await?;
+    info!("ready");
+    shutdown.requested().await;
+    running.drain().await
+}
+
+async fn start(config: &Config) -> anyhow::Result<Running> {
+    let starts = |name: &str| config.plugins.starts(name, true);
+    let metrics = Registry::new();
+    let health = Arc::new(Health::new());
+    health.set("listeners", Condition::Unmet("not open yet".into()));
+    let principals = Arc::new(Principals::new());
+    let rules = Arc::new(settings::access_rules(config)?);
+
+    // What can be refused is opened before anything runs.
+    let gate = settings::gate(&config.mqtt, &metrics)?;
+    let listeners = Listeners::bind(&config.mqtt, gate.is_some())?;
+    let store = UserStore::open(StoreConfig::at(&config.db.url.path)).context("user store")?;
+    let auth_config = settings::auth(config);
+    let pool = Arc::new(
+        HashPool::start(
+            auth_config.hash_concurrency,
+            auth_config.hash_queue,
+            auth_config.hash_deadline,
+            auth_config.params,
+        )
+        .context("threads for password hashing")?,
+    );
+    let scx = engine::context(config).await?;
+    let gate_handle: Arc<OnceLock<GateHandle>> = Arc::default();
+    let sessions = Arc::new(Sessions::new(scx.clone(), principals.clone(), Some(engine_peer(&gate_handle))));
+
+    // Ours after the official ones: the guard of client ids goes in front of whatever they put into the engine.
+    official::register(&scx, config).await?;
+    if starts("ciqadamq-metrics") {
+        ciqadamq_metrics::register(&scx, &metrics).await.context("ciqadamq-metrics")?;
+    }
+    if starts("ciqadamq-expiry") {
+        let cap = NonZeroU32::new(config.mqtt.message_expiry_secs).unwrap_or(NonZeroU32::MIN);
+        ciqadamq_expiry::register(&scx, cap, &metrics).await.context("ciqadamq-expiry")?;
+    }
+    if starts("ciqadamq-user-store") {
+        ciqadamq_user_store::register(&scx, store.clone()).await.context("ciqadamq-user-store")?;
+    }
+    let mut auth = None;
+    let mut acl_enabled = false;
+    if starts("ciqadamq-auth") && config.auth.disabled {
+        ciqadamq_auth::register_disabled(&scx).await.context("ciqadamq-auth")?;
+    } else if starts("ciqadamq-auth") {
+        let deps = AuthDeps {
+            directory: store.clone(),
+            rules: rules.clone(),
+            principals: principals.clone(),
+            pool: pool.clone(),
+            sessions: sessions.clone(),
+        };
+        auth = Some(ciqadamq_auth::register(&scx, &auth_config, deps, &metrics).await.context("ciqadamq-auth")?);
+        acl_enabled = config.acl.enabled && starts("ciqadamq-topic-acl");
+    }
+    if acl_enabled {
+        let registered =
+            ciqadamq_topic_acl::register(&scx, settings::acl(config), rules.clone(), principals, &metrics).await;
+        registered.context("ciqadamq-topic-acl")?;
+    } else {
+        warn!("the access rule is off: every client may subscribe and publish everything");
+    }
+    let mut rest = None;
+    if starts("ciqadamq-rest") {
+        let deps = RestDeps {
+            directory: store.clone(),
+            passwords: pool,
+            sessions: sessions.clone(),
+            rules,
+            health: health.clone(),
+            tokens: Arc::new(settings::tokens(config)?),
+            metrics,
+        };
+        let config = settings::rest(config, acl_enabled);
+        rest = Some(ciqadamq_rest::register(&scx, config, deps).await.context("ciqadamq-rest")?);
+    }
+
+    let upstream = listeners.upstream();
+    let server = listeners.serve(scx);
+    let server = tokio::spawn(async move {
+        if let Err(error) = server.run().await {
+            warn!(%error, "listeners ended");
+        }
+    });
+    if let (Some(gate), Some(upstream)) = (gate, upstream) {
+        // It is empty: only this line sets it.
+        drop(gate_handle.set(gate.serve(upstream)));
+    }
+    health.set("listeners", Condition::Met);
+    Ok(Running { health, server, gate: gate_handle, sessions, auth, rest, store })
+}
+
+/// Where the engine sees a client that came through the gate.
+fn engine_peer(gate: &Arc<OnceLock<GateHandle>>) -> EnginePeer {
+    let gate = gate.clone();
+    Arc::new(move |client| gate.get()?.engine_peer(client))
+}

@@ -1,0 +1,102 @@
+//! From the configuration to the settings of our plugins.
+
+use std::time::Duration;
+
+use ciqadamq_auth::{AuthConfig, HashParams};
+use ciqadamq_core::{AccessRules, Secret};
+use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
+use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
+use ciqadamq_topic_acl::AclConfig;
+use prometheus::Registry;
+use rmqtt::codec::types::QoS;
+use tracing::info;
+
+use crate::config::{Config, Mqtt, OnDeny};
+
+pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
+    let acl = &config.acl;
+    AccessRules::new(&acl.publish_topics, &acl.fanout_prefixes, &acl.admin_prefixes).map_err(|errors| {
+        anyhow::anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+    })
+}
+
+pub fn auth(config: &Config) -> AuthConfig {
+    let auth = &config.auth;
+    AuthConfig {
+        params: HashParams { m_cost: auth.argon2.m_cost, t_cost: auth.argon2.t_cost, p_cost: auth.argon2.p_cost },
+        hash_concurrency: auth.hash_concurrency,
+        hash_queue: auth.hash_queue,
+        hash_deadline: Duration::from_secs(auth.hash_deadline_secs),
+        cache_ttl: Duration::from_secs(auth.cache_ttl_secs),
+        pepper: auth.pepper.clone(),
+        verifiers: config.db.data_dir().join("verifiers"),
+        failures_per_user: auth.brake_failures_per_user,
+        failures_per_address: auth.brake_failures_per_address,
+        brake_window: Duration::from_secs(auth.brake_window_secs),
+        max_connections: config.mqtt.max_connections,
+    }
+}
+
+pub fn acl(config: &Config) -> AclConfig {
+    let qos = match config.fanout.qos {
+        0 => QoS::AtMostOnce,
+        1 => QoS::AtLeastOnce,
+        _ => QoS::ExactlyOnce,
+    };
+    AclConfig {
+        on_deny: match config.acl.on_deny {
+            OnDeny::Disconnect => ciqadamq_topic_acl::OnDeny::Disconnect,
+            OnDeny::Drop => ciqadamq_topic_acl::OnDeny::Drop,
+        },
+        auto_subscribe: config.fanout.auto_subscribe.then_some(qos),
+    }
+}
+
+pub fn rest(config: &Config, acl_enabled: bool) -> RestConfig {
+    RestConfig { acl_enabled, version: env!("CARGO_PKG_VERSION").into(), ..RestConfig::new(config.api.addr) }
+}
+
+/// The API's tokens: as configured, else the management token from the file next to the database, made at first start.
+pub fn tokens(config: &Config) -> anyhow::Result<Tokens> {
+    let management: Secret = match &config.api.token {
+        Some(token) => token.clone(),
+        None => {
+            let path = config.db.api_token_file();
+            let token = load_or_create_token_file(&path)?;
+            info!(path = %path.display(), "management token");
+            token
+        }
+    };
+    Ok(Tokens::new(&management, config.api.repl_token.as_ref())?)
+}
+
+/// The gate with its listeners bound; `None` if there is nothing for it to do.
+///
+/// Everything but plain TCP goes through it, and plain TCP too where PROXY headers come first.
+pub fn gate(mqtt: &Mqtt, metrics: &Registry) -> anyhow::Result<Option<Gate>> {
+    let tls = match (&mqtt.tls_cert, &mqtt.tls_key) {
+        (Some(cert), Some(key)) => Some(tls_config(cert, key, mqtt.tls_client_ca.as_deref())?),
+        _ => None,
+    };
+    let listeners: Vec<_> = [
+        ("mqtt.tcp_addr", mqtt.tcp_addr.filter(|_| mqtt.proxy_protocol), Transport::Tcp),
+        ("mqtt.ws_addr", mqtt.ws_addr, Transport::WebSocket),
+        ("mqtt.tls_addr", mqtt.tls_addr, Transport::Tls),
+        ("mqtt.wss_addr", mqtt.wss_addr, Transport::WebSocketTls),
+    ]
+    .into_iter()
+    .filter_map(|(name, addr, transport)| {
+        let tls = if transport.is_tls() { tls.clone() } else { None };
+        Some(GateListener { name, addr: addr?, transport, proxy_protocol: mqtt.proxy_protocol, tls })
+    })
+    .collect();
+    if listeners.is_empty() {
+        return Ok(None);
+    }
+    let config = GateConfig {
+        connect_timeout: Duration::from_secs(mqtt.connect_timeout_secs.into()),
+        max_packet_size: mqtt.max_packet_size,
+        ..GateConfig::new(listeners)
+    };
+    Ok(Some(Gate::bind(config, metrics)?))
+}
