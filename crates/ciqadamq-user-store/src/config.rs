@@ -23,7 +23,8 @@ pub struct StoreConfig {
     /// Most commands that share one commit, so one fsync. 1 to 4,096.
     pub batch: usize,
     /// Memory for pages of the database, in bytes. At least 1 MiB; sled lowers it to a cgroup's limit. Only writing uses
-    /// them: what is read comes from records in memory, about 350 bytes a user, which are not counted here.
+    /// them: what is read comes from records in memory, about 600 bytes a user with all that belongs to
+    /// it, which are not counted here.
     pub cache_bytes: u64,
 }
 

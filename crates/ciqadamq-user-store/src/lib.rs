@@ -12,7 +12,7 @@
 //! - A reader sees durable states only, each batch as a whole, and each page of a listing as one moment.
 //! - A write that fails changes nothing for any reader.
 //! - A damaged database is refused, never emptied. So is one that lost changes which were acknowledged.
-//! - The writer thread owns the one [`StateMachine`](state_machine::StateMachine); there is no second way to write.
+//! - The writer thread owns the one `StateMachine`; there is no second way to write.
 //!
 //! **Where things are**
 //!

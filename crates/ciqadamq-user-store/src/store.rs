@@ -56,7 +56,7 @@ pub struct UserStore {
 impl UserStore {
     /// Opens the database, or makes it if there is nothing yet, and starts the writer thread.
     ///
-    /// Reads every record once, so it takes about a second for a few hundred thousand users. A database that was just
+    /// Reads every record into memory, which takes seconds for a million users. A database that was just
     /// let go of by another process is waited for, up to a second.
     ///
     /// # Errors

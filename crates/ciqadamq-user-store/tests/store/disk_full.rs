@@ -101,7 +101,8 @@ async fn process_that_meets_the_limit() {
         println!("no prlimit here: the way back is not tested");
     }
     store.close();
-    println!("acknowledged {}", gates + others);
+    // The test harness has begun a line.
+    println!("\nacknowledged {}", gates + others);
 }
 
 fn to(userid: &str) -> UserPatch {
