@@ -55,6 +55,10 @@ pub struct GateConfig {
     /// From accept until the first MQTT packet, which must be a CONNECT, is complete and handed to the engine: the PROXY
     /// header, the TLS handshake and the HTTP upgrade all fall into it.
     pub connect_timeout: Duration,
+    /// How long a client may take none of the bytes that wait for it before its connection is cut. Its buffers and the
+    /// kernels' are full then, and the engine is stopped by back-pressure; that the engine gives it up cannot be seen from
+    /// here, as it would come after those bytes. Should not be below the engine's send timeout.
+    pub stall_timeout: Duration,
     /// Connections that have not sent their CONNECT yet, over all listeners. `0` is unlimited. One more is closed at once.
     pub max_pending: usize,
     /// The same for one client address (for IPv6 one /64 network, which is what a single host can choose from). `0` is
@@ -68,11 +72,13 @@ pub struct GateConfig {
 }
 
 impl GateConfig {
-    /// The given listeners with the default limits: 10 s, 4096 pending, 256 pending for an address, 1 MiB, backlog 1024.
+    /// The given listeners with the default limits: 10 s to connect, 30 s of stall, 4096 pending, 256 pending for an
+    /// address, 1 MiB, backlog 1024.
     pub fn new(listeners: Vec<GateListener>) -> Self {
         Self {
             listeners,
             connect_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
             max_pending: 4096,
             max_pending_per_ip: 256,
             max_packet_size: 1024 * 1024,

@@ -33,6 +33,7 @@ const PACKET_HEADER_BYTES: u64 = 5;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) connect_timeout: Duration,
+    pub(crate) stall_timeout: Duration,
     pub(crate) max_packet_size: u32,
     pub(crate) pending: Arc<Pending>,
     pub(crate) peers: EnginePeers,
@@ -112,7 +113,7 @@ async fn establish(
     match limits.keep(hand_over(shared, source, destination, &first)).await.and_then(|result| result) {
         Ok((engine, entry)) => {
             debug!(listener = door.name, %peer, client = %source, "connection handed to the engine");
-            let mut pump = Pump::new(io, frames, engine);
+            let mut pump = Pump::new(io, frames, engine, shared.stall_timeout);
             if let Some(end) = first.end {
                 pump.client_ended(end);
             }

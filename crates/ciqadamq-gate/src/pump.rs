@@ -11,13 +11,13 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep};
 
 use crate::gate::{Stage, reached};
 use crate::io::ClientIo;
@@ -30,8 +30,8 @@ const CHUNK: usize = 16 * 1024;
 const WAITING_REPLIES_MAX: usize = CHUNK + 4 * 1024;
 /// How long the second side may take to end after the first.
 const LINGER: Duration = Duration::from_secs(5);
-/// How often it is checked whether the engine still has a connection whose client takes nothing.
-const STALL_CHECK: Duration = Duration::from_secs(5);
+/// At the gate's end, how long the engine may take to end its side before WebSockets are closed without waiting for it.
+const DRAIN_GRACE: Duration = Duration::from_millis(100);
 /// Rounds before other tasks get a turn.
 const ROUNDS_MAX: usize = 16;
 
@@ -59,13 +59,28 @@ pub(crate) struct Pump {
     from_engine: Incoming,
     to_client: Outgoing,
     to_engine: Outgoing,
-    /// Running while a side lingers or a client takes nothing.
+    going_away: bool,
+    stall_timeout: Duration,
+    /// What the timer is for. It has memory only while it runs.
+    wait: Wait,
     timer: Option<Pin<Box<Sleep>>>,
-    lingers: bool,
+}
+
+/// What a connection is waiting for with a limit; a later one replaces an earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    Nothing,
+    /// The client to take something.
+    Stall,
+    /// The engine to end, at the gate's end.
+    Grace,
+    /// The second side to end.
+    Linger,
 }
 
 impl Pump {
-    pub(crate) fn new(client: ClientIo, frames: Option<Decoder>, engine: TcpStream) -> Self {
+    /// `stall_timeout` is how long the client may take nothing while something waits for it.
+    pub(crate) fn new(client: ClientIo, frames: Option<Decoder>, engine: TcpStream, stall_timeout: Duration) -> Self {
         Self {
             client,
             engine,
@@ -74,8 +89,10 @@ impl Pump {
             from_engine: Incoming::Open,
             to_client: Outgoing::new(),
             to_engine: Outgoing::new(),
+            going_away: false,
+            stall_timeout,
+            wait: Wait::Nothing,
             timer: None,
-            lingers: false,
         }
     }
 
@@ -84,21 +101,24 @@ impl Pump {
         self.to_client.queue(&end.answer());
         self.to_client.finish();
         self.to_engine.finish();
-        self.from_client = Incoming::Discard;
+        // Nothing may follow a close frame, so there is no need to wait for more (RFC 6455 §7.1.1).
+        self.from_client = if matches!(end, End::Close(_)) { Incoming::Ended } else { Incoming::Discard };
     }
 
-    /// Runs until both sides have ended, or one lingers too long. At [`Stage::Drain`] it delivers what has come and ends.
+    /// Runs until both sides have ended, or one takes too long. At [`Stage::Drain`] it delivers what the engine has sent
+    /// and ends.
     pub(crate) async fn run(mut self, mut stage: watch::Receiver<Stage>) {
-        let mut draining = false;
         let mut drain = pin!(reached(&mut stage, Stage::Drain));
         poll_fn(|cx| {
-            draining = draining || drain.as_mut().poll(cx).is_ready();
-            self.poll(cx, draining)
+            if !self.going_away && drain.as_mut().poll(cx).is_ready() {
+                self.go_away();
+            }
+            self.poll(cx)
         })
         .await;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, draining: bool) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..ROUNDS_MAX {
             // Pending or ready, `is_idle` and `is_closed` tell it below; here it registers for what is missing.
             let _ = self.to_engine.poll_drain(cx, &mut self.engine);
@@ -108,8 +128,7 @@ impl Pump {
             if self.is_done() {
                 return Poll::Ready(());
             }
-            let moved = moved_up || moved_down || (draining && self.go_away());
-            if !moved {
+            if !moved_up && !moved_down {
                 return self.poll_timer(cx);
             }
         }
@@ -187,20 +206,24 @@ impl Pump {
 
     fn engine_ended(&mut self, broken: bool) {
         self.from_engine = Incoming::Ended;
-        self.end_client(if broken { code::INTERNAL } else { code::NORMAL });
+        self.end_client(match (self.going_away, broken) {
+            (true, _) => code::AWAY,
+            (false, true) => code::INTERNAL,
+            (false, false) => code::NORMAL,
+        });
         if broken {
             self.to_engine.fail();
         }
     }
 
-    /// Ends both directions at the gate's own will, once all that the engine has sent is out. False if that is done, or
-    /// not yet possible.
-    fn go_away(&mut self) -> bool {
-        if !self.to_client.is_open() || !self.to_client.is_idle() {
-            return false;
+    /// Ends both directions at the gate's own will. The engine is told first: its end comes after all that it has sent,
+    /// some of which may not have been seen here yet.
+    fn go_away(&mut self) {
+        self.going_away = true;
+        self.to_engine.finish();
+        if self.from_client == Incoming::Open {
+            self.from_client = Incoming::Discard;
         }
-        self.end_client(code::AWAY);
-        true
     }
 
     fn end_client(&mut self, close_code: u16) {
@@ -214,45 +237,56 @@ impl Pump {
         }
     }
 
-    /// Whether one side has ended, so that the other has to end soon.
-    fn is_ending(&self) -> bool {
-        self.from_client != Incoming::Open
+    /// What has to come to an end by now.
+    fn needed_wait(&self) -> Wait {
+        let ending = self.from_client != Incoming::Open
             || self.from_engine == Incoming::Ended
             || self.to_client.is_closed()
-            || self.to_engine.is_closed()
+            || self.to_engine.is_closed();
+        if self.going_away && self.to_client.is_open() {
+            Wait::Grace
+        } else if ending {
+            Wait::Linger
+        } else if !self.to_client.is_idle() {
+            Wait::Stall
+        } else {
+            Wait::Nothing
+        }
+    }
+
+    fn start_wait(&mut self, wait: Wait) {
+        let limit = match wait {
+            Wait::Nothing => None,
+            Wait::Stall => Some(self.stall_timeout),
+            Wait::Grace => Some(DRAIN_GRACE),
+            Wait::Linger => Some(LINGER),
+        };
+        self.to_client.take_progress();
+        self.wait = wait;
+        self.timer = limit.map(|limit| Box::pin(sleep(limit)));
     }
 
     /// Ready when the connection is given up.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_ending() && !self.lingers {
-            self.lingers = true;
-            self.timer = Some(Box::pin(sleep_until(Instant::now() + LINGER)));
-        } else if self.timer.is_none() && !self.to_client.is_idle() {
-            self.to_client.take_progress();
-            self.timer = Some(Box::pin(sleep_until(Instant::now() + STALL_CHECK)));
+        let needed = self.needed_wait();
+        if needed > self.wait {
+            self.start_wait(needed);
         }
         while let Some(timer) = &mut self.timer {
             ready!(timer.as_mut().poll(cx));
-            if self.lingers {
-                return Poll::Ready(());
+            match self.wait {
+                // The engine's own limit does not help here: its end queues behind what the client does not take.
+                Wait::Stall if self.to_client.is_idle() => self.start_wait(Wait::Nothing),
+                Wait::Stall if self.to_client.take_progress() => self.start_wait(Wait::Stall),
+                Wait::Grace => {
+                    self.end_client(code::AWAY);
+                    self.start_wait(Wait::Linger);
+                    // The close frame is written in the next round.
+                    cx.waker().wake_by_ref();
+                }
+                Wait::Nothing | Wait::Stall | Wait::Linger => return Poll::Ready(()),
             }
-            // While the client takes nothing, nothing is read from the engine, and its end would not be seen either.
-            let stalled = !self.to_client.is_idle();
-            if stalled && !self.to_client.take_progress() && self.engine_has_gone() {
-                return Poll::Ready(());
-            }
-            self.timer = stalled.then(|| Box::pin(sleep_until(Instant::now() + STALL_CHECK)));
         }
         Poll::Pending
-    }
-
-    /// Whether the engine has closed its side, though not all it sent has been read.
-    fn engine_has_gone(&self) -> bool {
-        let ready = pin!(self.engine.ready(Interest::READABLE));
-        match ready.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(state)) => state.is_read_closed(),
-            Poll::Ready(Err(_)) => true,
-            Poll::Pending => false,
-        }
     }
 }

@@ -73,6 +73,17 @@ async fn deadline_cuts_those_who_do_not_leave() {
 }
 
 #[tokio::test]
+async fn engine_that_does_not_end_holds_up_no_close_frame() {
+    let site = site(Transport::WebSocket, false).await;
+    let mut client = site.websocket().await;
+    client.write_all(&frame(0x82, CONNECT)).await.unwrap();
+    let _engine = site.engine.accept_client().await;
+    let gate = site.gate.clone();
+    let ((), code) = tokio::join!(soon(gate.shutdown(Duration::from_millis(500))), read_close(&mut client));
+    assert_eq!(code, 1001);
+}
+
+#[tokio::test]
 async fn last_handle_takes_the_gate_with_it() {
     let site = site(Transport::Tcp, false).await;
     let addr = site.addr("door");
