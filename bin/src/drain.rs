@@ -1,6 +1,6 @@
 //! The orderly end: no new clients, goodbye to the old ones, everything on disk.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -23,7 +23,7 @@ const RETAINER_FLUSH: Duration = Duration::from_millis(600);
 pub struct Running {
     pub health: Arc<Health>,
     pub server: JoinHandle<()>,
-    pub gate: Arc<OnceLock<GateHandle>>,
+    pub gate: Option<GateHandle>,
     pub sessions: Arc<Sessions>,
     pub auth: Option<Arc<Auth>>,
     pub rest: Option<RestHandle>,
@@ -35,7 +35,7 @@ impl Running {
     pub async fn drain(self) -> anyhow::Result<()> {
         // `/ready` says no from here on; a load balancer sends nobody any more.
         self.health.set("running", Condition::Unmet("shutting down".into()));
-        if let Some(gate) = self.gate.get() {
+        if let Some(gate) = &self.gate {
             gate.stop_accepting();
         }
         // The listeners live in the server's task.
@@ -43,7 +43,7 @@ impl Running {
         if !self.sessions.drain(CLIENTS).await {
             warn!("some clients did not go in time");
         }
-        if let Some(gate) = self.gate.get() {
+        if let Some(gate) = &self.gate {
             gate.shutdown(GATE).await;
         }
         if let Some(rest) = &self.rest {

@@ -57,7 +57,11 @@ fn serve(global: &Global) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("runtime cannot be started: {error}")),
     };
-    match runtime.block_on(serve::serve(loaded.config)) {
+    let result = runtime.block_on(serve::serve(loaded.config));
+    // Everything that has to be finished is. The stores of official plugins have threads that never end by themselves,
+    // which dropping the runtime would wait for.
+    runtime.shutdown_background();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "stopped");

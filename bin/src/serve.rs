@@ -1,12 +1,12 @@
 //! Builds the broker, registers the plugins, runs, drains.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthDeps, EnginePeer, HashPool, Sessions};
 use ciqadamq_core::{Condition, Health, Principals};
-use ciqadamq_gate::GateHandle;
+use ciqadamq_gate::Gate;
 use ciqadamq_rest::RestDeps;
 use ciqadamq_user_store::{StoreConfig, UserStore};
 use prometheus::Registry;
@@ -49,8 +49,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         .context("threads for password hashing")?,
     );
     let scx = engine::context(config).await?;
-    let gate_handle: Arc<OnceLock<GateHandle>> = Arc::default();
-    let sessions = Arc::new(Sessions::new(scx.clone(), principals.clone(), Some(engine_peer(&gate_handle))));
+    let sessions = Arc::new(Sessions::new(scx.clone(), principals.clone(), gate.as_ref().map(engine_peer)));
 
     // Ours after the official ones: the guard of client ids goes in front of whatever they put into the engine.
     official::register(&scx, config).await?;
@@ -62,7 +61,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         ciqadamq_expiry::register(&scx, cap, &metrics).await.context("ciqadamq-expiry")?;
     }
     if starts("ciqadamq-user-store") {
-        ciqadamq_user_store::register(&scx, store.clone()).await.context("ciqadamq-user-store")?;
+        ciqadamq_user_store::register(&scx, store.clone(), &metrics).await.context("ciqadamq-user-store")?;
     }
     let mut auth = None;
     let mut acl_enabled = false;
@@ -108,16 +107,13 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             warn!(%error, "listeners ended");
         }
     });
-    if let (Some(gate), Some(upstream)) = (gate, upstream) {
-        // It is empty: only this line sets it.
-        drop(gate_handle.set(gate.serve(upstream)));
-    }
+    let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));
     health.set("listeners", Condition::Met);
-    Ok(Running { health, server, gate: gate_handle, sessions, auth, rest, store })
+    Ok(Running { health, server, gate, sessions, auth, rest, store })
 }
 
 /// Where the engine sees a client that came through the gate.
-fn engine_peer(gate: &Arc<OnceLock<GateHandle>>) -> EnginePeer {
-    let gate = gate.clone();
-    Arc::new(move |client| gate.get()?.engine_peer(client))
+fn engine_peer(gate: &Gate) -> EnginePeer {
+    let peers = gate.engine_peers();
+    Arc::new(move |client| peers.engine_peer(client))
 }

@@ -15,9 +15,8 @@ use crate::config::{Config, Mqtt, OnDeny};
 
 pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
     let acl = &config.acl;
-    AccessRules::new(&acl.publish_topics, &acl.fanout_prefixes, &acl.admin_prefixes).map_err(|errors| {
-        anyhow::anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-    })
+    AccessRules::new(&acl.publish_topics, &acl.fanout_prefixes, &acl.admin_prefixes)
+        .map_err(|errors| anyhow::anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
 }
 
 pub fn auth(config: &Config) -> AuthConfig {

@@ -23,7 +23,11 @@ pub use model::{Config, LogFilter, Mqtt, OnDeny};
 pub use print::effective;
 pub use problem::{Place, Problem, Problems};
 
+use ciqadamq_core::Secret;
 use read::Reading;
+
+/// A token with fewer characters is warned of.
+const TOKEN_BYTES_GOOD: usize = 16;
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default)]
@@ -119,6 +123,11 @@ fn apply_command_line(reading: &mut Reading, overrides: &Overrides, official: &[
     for name in overrides.enable.iter().filter(|name| overrides.disable.contains(name)) {
         complain("--disable", format!("`{name}` is given to --enable too; choose one"));
     }
+    for (key, names) in [("plugins.enable", &overrides.enable), ("plugins.disable", &overrides.disable)] {
+        if !names.is_empty() {
+            reading.places.entry(key).or_insert(Place::CommandLine);
+        }
+    }
     let plugins = &mut reading.config.plugins;
     for name in overrides.enable.iter().filter(|name| known(name)) {
         plugins.disable.retain(|other| other != name);
@@ -140,11 +149,12 @@ fn odd(reading: &Reading) -> Vec<String> {
         }
     };
     warn(config.auth.disabled, "auth.disabled: everybody may connect as superuser; for tests only");
+    let is_short = |token: &Option<Secret>| token.as_ref().is_some_and(|token| token.len() < TOKEN_BYTES_GOOD);
+    let short = [("api.token", &config.api.token), ("api.repl_token", &config.api.repl_token)];
+    for (key, _) in short.into_iter().filter(|(_, token)| is_short(token)) {
+        warn(true, &format!("{key} is short enough to be guessed; choose a random one (openssl rand -hex 32)"));
+    }
     warn(!config.acl.enabled, "acl.enabled = false: every user may subscribe and publish everything");
-    warn(
-        config.api.repl_token.is_none(),
-        "api.repl_token is not set: /internal/ takes the management token; set a token of its own",
-    );
     warn(
         config.auth.disabled_allow_remote && !config.auth.disabled,
         "auth.disabled_allow_remote has no effect while authentication is on; leave it out",

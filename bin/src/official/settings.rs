@@ -14,6 +14,9 @@ use crate::config::Config;
 const HTTP_API: &str = "rmqtt-http-api";
 const AUTH_JWT: &str = "rmqtt-auth-jwt";
 
+/// The plugins that keep something on disk with built-in settings, and where: below the directory of the database.
+const STORES: &[(&str, &str)] = &[("rmqtt-retainer", "retain"), ("rmqtt-session-storage", "session")];
+
 /// The engine's own override of this one setting.
 const HTTP_API_TOKEN_VARIABLE: &str = "RMQTT_PLUGIN_RMQTT_HTTP_API_HTTP_BEARER_TOKEN";
 
@@ -62,6 +65,10 @@ pub fn prepare(
     token: impl FnOnce(&Path) -> anyhow::Result<Secret>,
 ) -> anyhow::Result<HashMap<String, String>> {
     let mut settings = HashMap::new();
+    for (name, below) in STORES.iter().filter(|(name, _)| starts(config, name) && file_of(config, name).is_none()) {
+        let path = config.db.data_dir().join(below);
+        private_dir(&path).with_context(|| format!("directory `{}` of {name}", path.display()))?;
+    }
     let built_in = PLUGINS.iter().filter(|plugin| file_of(config, plugin.name).is_none());
     for plugin in built_in.filter(|plugin| plugin.name != HTTP_API) {
         if let Some(text) = defaults(plugin.name, &config.db.data_dir()) {
@@ -76,6 +83,24 @@ pub fn prepare(
         settings.insert(HTTP_API.into(), http_api(token));
     }
     Ok(settings)
+}
+
+fn starts(config: &Config, name: &str) -> bool {
+    PLUGINS.iter().any(|plugin| plugin.name == name && config.plugins.starts(name, plugin.default_on))
+}
+
+/// Makes a directory that only its owner may look into: the plugins would let everybody.
+fn private_dir(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        result => result,
+    }
 }
 
 /// `NAME.toml` in `plugins.dir`, if it is there.
@@ -103,10 +128,9 @@ fn http_api(token: &str) -> String {
 pub(super) fn defaults(name: &str, data: &Path) -> Option<String> {
     let path = |below: &str| Value::from(data.join(below).display().to_string()).to_string();
     let text = match name {
-        // Without a time of its own a retained message would live as long as the listener's message expiry. "0s": it
-        // stays until it is replaced; a publisher's own interval is looked at when it is delivered.
+        // No retained_message_ttl: it would override the publisher's. How long without one is up to ciqadamq-expiry.
         "rmqtt-retainer" => format!(
-            "retained_message_ttl = \"0s\"\nmax_retained_messages = 0\nmax_payload_size = \"1MB\"\n[storage]\ntype = \"sled\"\n\
+            "max_retained_messages = 0\nmax_payload_size = \"1MB\"\n[storage]\ntype = \"sled\"\n\
              [storage.sled]\npath = {}\ncache_capacity = \"64MB\"\n",
             path("retain/{node}")
         ),

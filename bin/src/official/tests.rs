@@ -64,6 +64,13 @@ fn copy(name: &str, data: &Path, change: impl Fn(String) -> String) -> PathBuf {
     dir
 }
 
+/// The stores of some plugins have threads that never end by themselves; dropping a runtime would wait for them.
+fn in_a_runtime(story: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(story);
+    runtime.shutdown_background();
+}
+
 #[test]
 fn there_is_a_sample_for_every_plugin_and_for_nothing_else() {
     let found: BTreeSet<_> = std::fs::read_dir(samples())
@@ -108,41 +115,51 @@ fn collect(table: &dyn TableLike, above: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-#[tokio::test]
-async fn every_sample_that_needs_no_network_is_taken_by_its_plugin() {
-    for name in STARTABLE {
-        let data = tempfile::tempdir().unwrap();
-        let dir = copy(name, data.path(), |text| text);
-        let config = config(Some(dir.clone()), data.path(), &[name]);
-        assert_eq!(check(&config), [], "{name}");
-        let scx = ServerContext::new().plugins_config_dir(dir.display().to_string()).build().await;
-        let plugin = PLUGINS.iter().find(|plugin| plugin.name == *name).unwrap();
-        (plugin.register)(&scx, true).await.unwrap_or_else(|error| panic!("{name}: {error:#}"));
-        assert!(scx.plugins.is_active(name), "{name}");
-    }
+#[test]
+fn every_sample_that_needs_no_network_is_taken_by_its_plugin() {
+    in_a_runtime(async {
+        for name in STARTABLE {
+            let data = tempfile::tempdir().unwrap();
+            let dir = copy(name, data.path(), |text| text);
+            let config = config(Some(dir.clone()), data.path(), &[name]);
+            assert_eq!(check(&config), [], "{name}");
+            let scx = ServerContext::new().plugins_config_dir(dir.display().to_string()).build().await;
+            let plugin = PLUGINS.iter().find(|plugin| plugin.name == *name).unwrap();
+            (plugin.register)(&scx, true).await.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+            assert!(scx.plugins.is_active(name), "{name}");
+        }
+    });
 }
 
-#[tokio::test]
-async fn the_built_in_settings_are_taken_by_the_plugins() {
-    let data = tempfile::tempdir().unwrap();
-    let built_in: Vec<_> =
-        STARTABLE.iter().copied().filter(|name| PLUGINS.iter().any(|p| p.name == *name && !p.needs_file)).collect();
-    let config = config(None, data.path(), &built_in);
-    let settings = prepare(&config, no_token).unwrap();
-    let mut builder = ServerContext::new();
-    for (name, text) in settings {
-        builder = builder.plugins_config_map_add(name, text);
-    }
-    let scx = builder.build().await;
-    register(&scx, &config).await.unwrap();
-    for name in built_in {
-        assert!(scx.plugins.is_active(name), "{name}");
-    }
-    assert!(!scx.plugins.is_active("rmqtt-acl") && scx.plugins.get("rmqtt-acl").is_some());
-    let retainer = scx.plugins.get_config("rmqtt-retainer").await.unwrap();
-    let ttl = &retainer["retained_message_ttl"];
-    assert!(ttl["secs"] == 0 && ttl["nanos"] == 0, "retained messages stay until they are replaced: {ttl}");
-    assert!(data.path().join("retain/0").is_dir());
+#[test]
+fn the_built_in_settings_are_taken_by_the_plugins() {
+    in_a_runtime(async {
+        let data = tempfile::tempdir().unwrap();
+        let built_in: Vec<_> =
+            STARTABLE.iter().copied().filter(|name| PLUGINS.iter().any(|p| p.name == *name && !p.needs_file)).collect();
+        let config = config(None, data.path(), &built_in);
+        let settings = prepare(&config, no_token).unwrap();
+        let mut builder = ServerContext::new();
+        for (name, text) in settings {
+            builder = builder.plugins_config_map_add(name, text);
+        }
+        let scx = builder.build().await;
+        register(&scx, &config).await.unwrap();
+        for name in built_in {
+            assert!(scx.plugins.is_active(name), "{name}");
+        }
+        assert!(!scx.plugins.is_active("rmqtt-acl") && scx.plugins.get("rmqtt-acl").is_some());
+        let retainer = scx.plugins.get_config("rmqtt-retainer").await.unwrap();
+        let ttl = &retainer["retained_message_ttl"];
+        assert!(ttl.is_null(), "the publisher's interval counts: {ttl}");
+        assert!(data.path().join("retain/0").is_dir());
+        #[cfg(unix)]
+        for store in ["retain", "session"] {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(data.path().join(store)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{store} is for its owner alone");
+        }
+    });
 }
 
 #[test]

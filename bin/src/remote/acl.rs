@@ -22,7 +22,7 @@ pub(super) async fn run(api: &Api, command: &AclCommand, as_json: bool) -> Resul
 }
 
 fn human(allowed: bool, answer: &Value) -> String {
-    let why = ["rule", "reason"].into_iter().find_map(|field| answer[field].as_str());
+    let why = ["reason", "rule"].into_iter().find_map(|field| answer[field].as_str());
     let verdict = if allowed { "allowed" } else { "refused" };
     why.map_or_else(|| verdict.into(), |why| format!("{verdict}: {why}"))
 }

@@ -101,9 +101,8 @@ fn refusal(status: StatusCode, text: &str) -> Failure {
         return Failure::Refused("the node does not take this token; give the right one with --token-file".into());
     }
     let body: Value = serde_json::from_str(text).unwrap_or_default();
-    let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
     match body["error"].as_str() {
-        Some(error) => Failure::Refused(format!("{field}{error}")),
+        Some(error) => Failure::Refused(error.to_owned()),
         None => Failure::Refused(format!("the node answers {status}; check --api")),
     }
 }

@@ -1,5 +1,6 @@
 //! `ciqadamq users`.
 
+use ciqadamq_core::Username;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -22,28 +23,24 @@ pub(super) async fn run(api: &Api, command: &UsersCommand, as_json: bool) -> Res
         }
         UsersCommand::List { userid } => list(api, userid.as_deref(), as_json).await,
         UsersCommand::Show { username } => {
-            let user = api.call(Method::GET, &path(username), None).await?;
+            let user = api.call(Method::GET, &path(username)?, None).await?;
             Ok(shown(as_json, &user, || fields(&user)))
         }
         UsersCommand::Set(args) => {
-            let answer = api.call(Method::PATCH, &path(&args.username), Some(&patch(args)?)).await?;
+            let answer = api.call(Method::PATCH, &path(&args.username)?, Some(&patch(args)?)).await?;
             Ok(shown(as_json, &answer, || format!("changed {}", args.username)))
         }
         UsersCommand::Delete { username } => {
-            let answer = api.call(Method::DELETE, &path(username), None).await?;
+            let answer = api.call(Method::DELETE, &path(username)?, None).await?;
             Ok(shown(as_json, &answer, || format!("deleted {username}")))
         }
     }
 }
 
-fn path(username: &str) -> String {
-    // As a segment they would be resolved away, and the request would mean the list of all users.
-    let encoded = match username {
-        "." => "%2E".into(),
-        ".." => "%2E%2E".into(),
-        name => encode(name),
-    };
-    format!("/api/v1/users/{encoded}")
+/// The path of a user. A name that cannot exist is refused here: `..` would be resolved away and mean something else.
+fn path(username: &str) -> Result<String, Failure> {
+    let name = Username::new(username).map_err(|error| Failure::Usage(format!("user name `{username}` {error}")))?;
+    Ok(format!("/api/v1/users/{}", encode(name.as_str())))
 }
 
 fn patch(args: &SetArgs) -> Result<Value, Failure> {
@@ -118,4 +115,29 @@ fn table(users: &[Value]) -> String {
 
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_possible_name_is_one_segment_of_the_path_and_others_are_refused() {
+        assert_eq!(path("a+b&=;~").unwrap(), "/api/v1/users/a%2Bb%26%3D%3B~");
+        for bad in ["", ".", "..", "a/b", "a?b", "a#b", "%2e"] {
+            assert!(matches!(path(bad), Err(Failure::Usage(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn users_are_shown_as_a_table_with_their_flags() {
+        let users = [
+            json!({ "username": "a-long-name", "userid": "u", "superuser": true, "admin": true, "disabled": false }),
+            json!({ "username": "b", "userid": "u2", "superuser": false, "admin": false }),
+        ];
+        let wanted = "USERNAME     USERID  FLAGS\na-long-name  u       superuser, admin\nb            u2";
+        assert_eq!(table(&users), wanted);
+    }
 }

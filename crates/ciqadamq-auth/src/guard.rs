@@ -40,6 +40,21 @@ struct GuardedEntry {
     ownership: Arc<Ownership>,
 }
 
+impl GuardedEntry {
+    /// A client that reconnects at once finds its own session still ending, and the engine cannot take over what no
+    /// longer answers. It is gone a moment later: try again instead of refusing the client.
+    async fn take_over(&mut self, clean_start: bool, clear_subscriptions: bool) -> Result<OfflineSession> {
+        let since = Instant::now();
+        loop {
+            match self.inner.kick(clean_start, clear_subscriptions, false).await {
+                Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
+                Err(_) => tokio::time::sleep(LOCK_RETRY).await,
+                done => return done,
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Entry for GuardedEntry {
     async fn try_lock(&self) -> Result<Box<dyn Entry>> {
@@ -67,7 +82,7 @@ impl Entry for GuardedEntry {
             return Err(anyhow!("mqtt.max_connections reached"));
         }
         match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
-            Claim::Own => self.inner.kick(clean_start, clear_subscriptions, is_admin).await,
+            Claim::Own => Ok(in_order(self.take_over(clean_start, clear_subscriptions).await?)),
             // Its user lost the right to it; nobody inherits it, not even a new user of the same name.
             Claim::Withdrawn => {
                 self.inner.kick(true, true, true).await?;
@@ -128,6 +143,18 @@ impl Entry for GuardedEntry {
     }
     async fn subscriptions(&self) -> Option<Vec<SubsSearchResult>> {
         self.inner.subscriptions().await
+    }
+}
+
+/// The engine resends in-flight messages from the end of the list; turned around they go out in their order
+/// (MQTT-4.6.0-1).
+fn in_order(session: OfflineSession) -> OfflineSession {
+    match session {
+        OfflineSession::Exist(Some(mut info)) => {
+            info.inflight_messages.reverse();
+            OfflineSession::Exist(Some(info))
+        }
+        other => other,
     }
 }
 

@@ -7,11 +7,15 @@
 //! * **The sweep.** A message for a client that never comes back would stay in memory until its session ends. Whatever
 //!   waits in the queue of an offline session is freed once it is older than the cap, without anybody reconnecting.
 //!
+//! And one thing too much: the engine gives a Retained Message without an interval the default of a message on its way.
+//! Here it has no end (see [`fitter`]).
+//!
 //! The queue belongs to the session's own task, and can only be popped and pushed. So the sweep never takes apart a
 //! queue that may still hold something: it empties one in which nothing arrived for a whole cap, where everything has
 //! expired; and for a queue that keeps filling, the expired front is removed from inside the session's task, when the
 //! next message arrives (see [`hooks`]).
 
+mod fitter;
 mod hooks;
 mod plugin;
 mod sweep;

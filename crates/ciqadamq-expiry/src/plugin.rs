@@ -10,8 +10,9 @@ use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::Register;
 use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
+use crate::fitter::RetainedWithoutEnd;
 use crate::hooks;
 use crate::sweep::Offline;
 
@@ -33,17 +34,17 @@ pub async fn register(scx: &ServerContext, cap_secs: NonZeroU32, registry: &Regi
             let (scx, offline) = (scx1.clone(), offline.clone());
             Box::pin(async move {
                 let register = scx.extends.hook_mgr().register();
-                Ok(Box::new(ExpiryPlugin { cap_secs, offline, register, sweeper: None }) as DynPlugin)
+                Ok(Box::new(ExpiryPlugin { scx, cap_secs, offline, register }) as DynPlugin)
             })
         })
         .await
 }
 
 struct ExpiryPlugin {
+    scx: ServerContext,
     cap_secs: NonZeroU32,
     offline: Arc<Offline>,
     register: Box<dyn Register>,
-    sweeper: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl PackageInfo for ExpiryPlugin {
@@ -66,9 +67,14 @@ impl Plugin for ExpiryPlugin {
     }
 
     async fn start(&mut self) -> Result<()> {
+        {
+            let mut fitters = self.scx.extends.fitter_mgr_mut().await;
+            let inner = std::mem::replace(&mut *fitters, Box::new(rmqtt::fitter::DefaultFitterManager));
+            *fitters = Box::new(RetainedWithoutEnd(inner));
+        }
         let offline = self.offline.clone();
         let every = (Duration::from_secs(self.cap_secs.get().into()) / 4).min(SWEEP_EVERY_MAX);
-        self.sweeper = Some(tokio::spawn(async move {
+        tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every).await;
                 let swept = offline.sweep();
@@ -76,17 +82,15 @@ impl Plugin for ExpiryPlugin {
                     debug!(swept, "expired messages freed");
                 }
             }
-        }));
+        });
         self.register.start().await;
         info!(plugin = NAME, "started");
         Ok(())
     }
 
     async fn stop(&mut self) -> Result<bool> {
-        self.register.stop().await;
-        if let Some(sweeper) = self.sweeper.take() {
-            sweeper.abort();
-        }
-        Ok(true)
+        // Sessions keep the fitter they were made with, and their publishers the promise they were given.
+        warn!(plugin = NAME, "stays active; disable it in the configuration instead");
+        Ok(false)
     }
 }

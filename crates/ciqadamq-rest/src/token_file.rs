@@ -1,4 +1,4 @@
-//! The file that keeps the management token of a node that was given none.
+//! A file that keeps a token for a node that was given none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -67,7 +67,7 @@ pub fn load_or_create_token_file(path: &Path) -> Result<Secret, TokenFileError> 
     rand::rngs::OsRng.try_fill_bytes(random.as_mut_slice()).map_err(|_| TokenFileError::Random)?;
     let token = Zeroizing::new(URL_SAFE_NO_PAD.encode(random.as_slice()));
     if create(path, &token)? {
-        tracing::info!(path = %path.display(), "management token made");
+        tracing::info!(path = %path.display(), "token made");
         return Ok(Secret::new(token.as_bytes()));
     }
     // Somebody else was quicker: theirs counts.

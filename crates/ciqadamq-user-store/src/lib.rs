@@ -32,6 +32,7 @@ mod config;
 mod database;
 mod disk;
 mod error;
+mod metrics;
 mod plugin;
 mod records;
 mod snapshot;

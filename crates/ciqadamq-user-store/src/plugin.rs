@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ciqadamq_core::UserDirectory;
+use prometheus::Registry;
 use rmqtt::context::ServerContext;
 use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
 use serde_json::{Value, json};
 
 use crate::UserStore;
+use crate::metrics::StoreMetrics;
 
 /// Name in the plugin manager.
 pub const NAME: &str = env!("CARGO_PKG_NAME");
@@ -16,8 +18,9 @@ pub const NAME: &str = env!("CARGO_PKG_NAME");
 /// Registers and starts the plugin. It shows the store to the operator; the store works without it too.
 ///
 /// # Errors
-/// What the plugin manager says.
-pub async fn register(scx: &ServerContext, store: Arc<UserStore>) -> rmqtt::Result<()> {
+/// What the plugin manager says; or that the registry has the metrics already.
+pub async fn register(scx: &ServerContext, store: Arc<UserStore>, registry: &Registry) -> rmqtt::Result<()> {
+    registry.register(Box::new(StoreMetrics::new(store.clone())?))?;
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {
             let plugin: DynPlugin = Box::new(UserStorePlugin { store: store.clone() });

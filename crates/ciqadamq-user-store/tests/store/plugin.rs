@@ -11,7 +11,7 @@ async fn the_plugin_shows_the_store_and_stays_active() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("users"));
     let scx = ServerContext::new().build().await;
-    register(&scx, store.clone()).await.unwrap();
+    register(&scx, store.clone(), &prometheus::Registry::new()).await.unwrap();
     store.execute(create("a", "u")).await.unwrap();
 
     assert_eq!(NAME, "ciqadamq-user-store");
