@@ -107,3 +107,6 @@ fn settings(mqtt: &Mqtt, name: &str, addr: SocketAddr) -> Builder {
         // engine, such a filter would end a v3.1.1 connection.
         .limit_subscription(true)
 }
+
+#[cfg(test)]
+mod tests;

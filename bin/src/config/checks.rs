@@ -40,6 +40,7 @@ pub fn run(reading: &mut Reading, official: &[&str], variable_set: impl Fn(&str)
     expiry(reading);
     access_rules(reading);
     authentication(reading);
+    automatic_subscription(reading);
     plugins(reading, official);
 }
 
@@ -165,6 +166,16 @@ fn authentication(reading: &mut Reading) {
              127.0.0.1, or set auth.disabled_allow_remote = true"
         );
         reading.complain(key, text);
+    }
+}
+
+/// Two plugins subscribe clients on the server, and the engine has room for one.
+fn automatic_subscription(reading: &mut Reading) {
+    let config = &reading.config;
+    if config.fanout.auto_subscribe && config.plugins.starts("rmqtt-auto-subscription", false) {
+        let text = "rmqtt-auto-subscription is enabled too, and only one of them can subscribe clients; disable it, or set \
+                    fanout.auto_subscribe = false";
+        reading.complain("fanout.auto_subscribe", text);
     }
 }
 

@@ -10,7 +10,7 @@ use super::model::Auth;
 use super::read::Reading;
 use super::*;
 
-const OFFICIAL: &[&str] = &["rmqtt-retainer", "rmqtt-http-api", "rmqtt-auth-http"];
+const OFFICIAL: &[&str] = &["rmqtt-retainer", "rmqtt-http-api", "rmqtt-auth-http", "rmqtt-auto-subscription"];
 
 /// Reads a text and an environment as `load` does, without the disk.
 fn read(text: &str, env: &[(&str, &str)]) -> Reading {
@@ -134,6 +134,14 @@ fn secrets_are_no_placeholders_and_never_shown() {
     let shown = format!("{config:?}{}", effective(&config));
     assert!(!shown.contains("hunter2") && !shown.contains("pepper2"), "{shown}");
     assert!(problems("", &[("AUTH_PEPPER", "hunter2")]).iter().all(|p| !p.contains("hunter2")));
+}
+
+#[test]
+fn only_one_plugin_can_subscribe_clients() {
+    let enabled = "[plugins]\nenable = [\"rmqtt-auto-subscription\"]\n";
+    let text = problem(&format!("[fanout]\nauto_subscribe = true\n{enabled}"));
+    assert!(text.starts_with("c.toml:2:1: fanout.auto_subscribe: "), "{text}");
+    good(enabled, &[]);
 }
 
 #[test]

@@ -5,6 +5,9 @@
 //! this wrapper asks again under that lock, when nothing can change any more, and refuses to hand over a session that
 //! belongs to somebody else. The engine then answers "server unavailable" (v3 3, v5 0x88), and the session stays as it
 //! was; the loser's next try gets the definite answer.
+//!
+//! It is also where a session passes from one connection to the next without losing or reordering what waits for it, see
+//! [`crate::handover`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +20,7 @@ use rmqtt::session::Session;
 use rmqtt::shared::{Entry, MessageLoadCallback, RetainLoadCallback, Shared};
 use rmqtt::types::*;
 
+use crate::handover::{Handovers, OpenHandover, Waiting, forward};
 use crate::ownership::{Claim, Ownership};
 
 /// How long a CONNECT waits for another one of the same client id. Bounds the queue at a client id that reconnects
@@ -27,29 +31,38 @@ const LOCK_RETRY: Duration = Duration::from_millis(10);
 pub(crate) struct Guarded {
     inner: Box<dyn Shared>,
     ownership: Arc<Ownership>,
+    handovers: Arc<Handovers>,
 }
 
 impl Guarded {
     pub(crate) fn new(inner: Box<dyn Shared>, ownership: Arc<Ownership>) -> Self {
-        Self { inner, ownership }
+        Self { inner, ownership, handovers: Arc::default() }
     }
 }
 
 struct GuardedEntry {
     inner: Box<dyn Entry>,
     ownership: Arc<Ownership>,
+    handovers: Arc<Handovers>,
+    /// Between `kick` and `set`: the session that is being taken over.
+    taking: Option<(OpenHandover, Waiting)>,
 }
 
 impl GuardedEntry {
     /// A client that reconnects at once finds its own session still ending, and the engine cannot take over what no
     /// longer answers. It is gone a moment later: try again instead of refusing the client.
     async fn take_over(&mut self, clean_start: bool, clear_subscriptions: bool) -> Result<OfflineSession> {
+        let handover = self.handovers.open(self.inner.id().client_id.clone());
         let since = Instant::now();
         loop {
             match self.inner.kick(clean_start, clear_subscriptions, false).await {
                 Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
                 Err(_) => tokio::time::sleep(LOCK_RETRY).await,
-                done => return done,
+                Ok(OfflineSession::Exist(Some(mut info))) => {
+                    self.taking = Some((handover, Waiting::take_out(&mut info)));
+                    return Ok(OfflineSession::Exist(Some(info)));
+                }
+                Ok(nothing_to_take_over) => return Ok(nothing_to_take_over),
             }
         }
     }
@@ -61,7 +74,14 @@ impl Entry for GuardedEntry {
         let since = Instant::now();
         loop {
             match self.inner.try_lock().await {
-                Ok(inner) => return Ok(Box::new(Self { inner, ownership: self.ownership.clone() })),
+                Ok(inner) => {
+                    return Ok(Box::new(Self {
+                        inner,
+                        ownership: self.ownership.clone(),
+                        handovers: self.handovers.clone(),
+                        taking: None,
+                    }));
+                }
                 Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
                 Err(_) => tokio::time::sleep(LOCK_RETRY).await,
             }
@@ -82,7 +102,7 @@ impl Entry for GuardedEntry {
             return Err(anyhow!("mqtt.max_connections reached"));
         }
         match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
-            Claim::Own => Ok(in_order(self.take_over(clean_start, clear_subscriptions).await?)),
+            Claim::Own => self.take_over(clean_start, clear_subscriptions).await,
             // Its user lost the right to it; nobody inherits it, not even a new user of the same name.
             Claim::Withdrawn => {
                 self.inner.kick(true, true, true).await?;
@@ -95,7 +115,17 @@ impl Entry for GuardedEntry {
     async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
         let id = session.id.clone();
         let admission = self.ownership.admit(&id)?;
+        let taking = self.taking.take();
+        let handover = match taking {
+            Some((handover, waiting)) => {
+                waiting.put_into(&session, &tx).await;
+                handover.take(&tx);
+                Some(handover)
+            }
+            None => None,
+        };
         self.inner.set(session, tx).await?;
+        drop(handover);
         // A change of the user while the session was being set found the principal, but perhaps not yet the session.
         if admission.is_some_and(|principal| principal.is_withdrawn()) {
             self.inner.remove_with(&id).await?;
@@ -146,22 +176,41 @@ impl Entry for GuardedEntry {
     }
 }
 
-/// The engine resends in-flight messages from the end of the list; turned around they go out in their order
-/// (MQTT-4.6.0-1).
-fn in_order(session: OfflineSession) -> OfflineSession {
-    match session {
-        OfflineSession::Exist(Some(mut info)) => {
-            info.inflight_messages.reverse();
-            OfflineSession::Exist(Some(info))
-        }
-        other => other,
+type Lost = Vec<(To, From, Publish, Reason)>;
+
+impl Guarded {
+    /// Messages that found no session: perhaps it is being taken over, or was set a moment later.
+    fn second_chance(
+        &self,
+        count: ForwardedCount,
+        lost: Lost,
+    ) -> std::result::Result<ForwardedCount, (ForwardedCount, Lost)> {
+        let before = lost.len();
+        let lost: Lost = lost
+            .into_iter()
+            .filter_map(|(to, from, publish, reason)| {
+                let (from, publish) = self.handovers.keep(&to.client_id, from, publish).err()?;
+                let (from, publish) = match self.inner.entry(to.clone()).tx() {
+                    Some(tx) => forward(&tx, from, publish).err()?,
+                    None => (from, publish),
+                };
+                Some((to, from, publish, reason))
+            })
+            .collect();
+        let count = count + before - lost.len();
+        if lost.is_empty() { Ok(count) } else { Err((count, lost)) }
     }
 }
 
 #[async_trait]
 impl Shared for Guarded {
     fn entry(&self, id: Id) -> Box<dyn Entry> {
-        Box::new(GuardedEntry { inner: self.inner.entry(id), ownership: self.ownership.clone() })
+        Box::new(GuardedEntry {
+            inner: self.inner.entry(id),
+            ownership: self.ownership.clone(),
+            handovers: self.handovers.clone(),
+            taking: None,
+        })
     }
 
     fn exist(&self, client_id: &str) -> bool {
@@ -173,7 +222,10 @@ impl Shared for Guarded {
         from: From,
         publish: Publish,
     ) -> std::result::Result<ForwardedCount, (ForwardedCount, Vec<(To, From, Publish, Reason)>)> {
-        self.inner.forwards(msg_id, from, publish).await
+        match self.inner.forwards(msg_id, from, publish).await {
+            Err((count, lost)) => self.second_chance(count, lost),
+            done => done,
+        }
     }
     async fn forwards_and_get_shareds(
         &self,

@@ -48,7 +48,8 @@ impl Hooks {
             }),
             tag: tag_of(connect.id()),
         };
-        let verdict = self.0.judge.judge(&login, async |client_id: &str| self.0.owner(client_id).await).await;
+        let is_foreign = async |client_id: &str, userid: &str| self.0.is_foreign(client_id, userid).await;
+        let verdict = self.0.judge.judge(&login, is_foreign).await;
         // Whoever is not ours may still be let in by another authentication plugin, if the operator enabled one.
         let is_unknown = matches!(verdict, Err(Refusal::UnknownUser | Refusal::MissingCredentials));
         let result = match verdict {

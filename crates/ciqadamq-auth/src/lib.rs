@@ -14,6 +14,7 @@ mod config;
 mod farewell;
 mod fast;
 mod guard;
+mod handover;
 mod hooks;
 mod login;
 mod metrics;

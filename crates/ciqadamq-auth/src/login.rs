@@ -117,14 +117,14 @@ impl Judge {
         })
     }
 
-    /// Judges a login. `owner` tells whose session a client id is now: the person, if there is such a session.
+    /// Judges a login. `is_foreign` tells whether the session of a client id belongs to somebody else than a person.
     pub async fn judge(
         &self,
         login: &Login<'_>,
-        owner: impl AsyncFnOnce(&str) -> Option<String>,
+        is_foreign: impl AsyncFnOnce(&str, &str) -> bool,
     ) -> Result<Arc<Principal>, Refusal> {
         let since = Instant::now();
-        let verdict = self.decide(login, owner).await;
+        let verdict = self.decide(login, is_foreign).await;
         self.metrics.seconds.observe(since.elapsed().as_secs_f64());
         match &verdict {
             Ok(principal) => {
@@ -152,7 +152,7 @@ impl Judge {
     async fn decide(
         &self,
         login: &Login<'_>,
-        owner: impl AsyncFnOnce(&str) -> Option<String>,
+        is_foreign: impl AsyncFnOnce(&str, &str) -> bool,
     ) -> Result<Arc<Principal>, Refusal> {
         let (Some(username), Some(password)) = (login.username, login.password) else {
             return Err(Refusal::MissingCredentials);
@@ -181,7 +181,7 @@ impl Judge {
         if let Some(topic) = login.will_topic {
             self.rules.may_publish(&principal.subject(), topic).map_err(Refusal::Will)?;
         }
-        if owner(login.client_id).await.is_some_and(|owner| owner != user.userid.as_str()) {
+        if is_foreign(login.client_id, user.userid.as_str()).await {
             return Err(Refusal::ForeignClientId);
         }
         Ok(Arc::new(principal))

@@ -17,12 +17,18 @@ use tracing::info;
 
 use crate::login::Judge;
 use crate::metrics::AuthMetrics;
-use crate::sessions::{ADMINISTRATIVE_ACTION, Sessions};
+use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
 
 /// How long a login waits between its verdict and its session. Longer than any handshake.
 const PENDING_MAX: Duration = Duration::from_secs(120);
 /// Sessions ended at the same time; each may wait up to five seconds for a stuck client.
 const ENDING_AT_ONCE: usize = 64;
+/// How long a client id is waited for whose session ends with its connection, which is still open: a goodbye that was
+/// sent before this CONNECT may be read after it.
+const GOODBYE_WAIT: Duration = Duration::from_millis(100);
+/// The same once the connection is closed, and the engine has to clean up.
+const ENDING_WAIT: Duration = Duration::from_millis(400);
+const ENDING_RETRY: Duration = Duration::from_millis(10);
 
 /// What a connecting client may do with the session that has its client id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,10 +94,30 @@ impl Ownership {
         self.pending.insert(principal.tag, (Instant::now(), principal));
     }
 
+    /// Whether the session of a client id belongs to somebody else than `userid`.
+    ///
+    /// A session that ends with its connection may be ending this very moment: its client said goodbye, and the engine
+    /// has not finished. That is waited for, shortly, before the newcomer is refused.
+    pub(crate) async fn is_foreign(&self, client_id: &str, userid: &str) -> bool {
+        let since = Instant::now();
+        loop {
+            match self.owner(client_id).await {
+                None => return false,
+                Some(owner) if owner == userid => return false,
+                Some(_) => match self.sessions.ending(client_id).await {
+                    Ending::Stays => return true,
+                    Ending::Online if since.elapsed() >= GOODBYE_WAIT => return true,
+                    Ending::Offline if since.elapsed() >= ENDING_WAIT => return true,
+                    _ => tokio::time::sleep(ENDING_RETRY).await,
+                },
+            }
+        }
+    }
+
     /// The person whose session has this client id now; the login name where it is no user of ours.
     ///
     /// `None` if there is no session, or if its user lost the right to it: then nobody owns it any more.
-    pub(crate) async fn owner(&self, client_id: &str) -> Option<String> {
+    async fn owner(&self, client_id: &str) -> Option<String> {
         let status = { self.scx.extends.shared().await.session_status(client_id).await }?;
         if let Some(principal) = self.principal_of(&status.id) {
             return (!principal.is_withdrawn()).then(|| principal.userid.to_string());
@@ -167,6 +193,10 @@ impl Ownership {
                 self.pending.retain(|_, (since, _)| since.elapsed() < PENDING_MAX);
             }
             let doomed = std::mem::take(&mut *self.doomed.lock());
+            let (young, doomed): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|p| p.age() < CONNACK_BY);
+            if !young.is_empty() {
+                self.postpone(young);
+            }
             if doomed.is_empty() {
                 continue;
             }
@@ -186,6 +216,15 @@ impl Ownership {
                 });
             }
         }
+    }
+
+    fn postpone(self: &Arc<Self>, young: Vec<Arc<Principal>>) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(CONNACK_BY).await;
+            this.doomed.lock().extend(young);
+            this.wake.notify_one();
+        });
     }
 
     async fn end(&self, principal: &Principal) {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use ciqadamq_core::{Principals, SessionControl, SessionInfo, SessionQuery};
 use rmqtt::context::ServerContext;
 use rmqtt::session::Session;
-use rmqtt::types::{ClientId, Id, Message, Reason};
+use rmqtt::types::{ClientId, ConnectInfo, Id, Message, Reason};
 use tracing::{debug, warn};
 
 use crate::farewell::{Connection, say_goodbye};
@@ -16,6 +16,19 @@ use crate::farewell::{Connection, say_goodbye};
 /// DISCONNECT reason codes of MQTT 5.0 §3.14.2.1.
 const SERVER_SHUTTING_DOWN: u8 = 0x8B;
 pub(crate) const ADMINISTRATIVE_ACTION: u8 = 0x98;
+
+/// A session younger than this may not have had its CONNACK yet, before which nothing else may be sent.
+pub(crate) const CONNACK_BY: Duration = Duration::from_millis(250);
+
+/// When a session ends.
+pub(crate) enum Ending {
+    /// not with its connection
+    Stays,
+    /// with its connection, which is open
+    Online,
+    /// now: its connection is closed, or it is gone already
+    Offline,
+}
 
 /// From a client's address to the address at which the engine sees it, for connections that came through the gate.
 pub type EnginePeer = Arc<dyn Fn(SocketAddr) -> Option<SocketAddr> + Send + Sync>;
@@ -37,6 +50,25 @@ impl Sessions {
     pub(crate) async fn session(&self, client_id: &str) -> Option<Session> {
         let id = Id::from(self.scx.node.id(), ClientId::from(client_id));
         self.scx.extends.shared().await.entry(id).session()
+    }
+
+    /// Whether and when the session of a client id is about to end by itself.
+    pub(crate) async fn ending(&self, client_id: &str) -> Ending {
+        let Some(session) = self.session(client_id).await else { return Ending::Offline };
+        let ends_with_connection = match session.connect_info().await.as_deref() {
+            Ok(ConnectInfo::V3(_, connect)) => connect.clean_session,
+            Ok(ConnectInfo::V5(..)) => {
+                let disconnect = session.disconnect().await.ok().flatten();
+                session.fitter.session_expiry_interval(disconnect.as_ref()).is_zero()
+            }
+            // Unsure: treat it as one that stays.
+            Err(_) => false,
+        };
+        match (ends_with_connection, session.connected().await) {
+            (false, _) => Ending::Stays,
+            (true, Ok(false)) => Ending::Offline,
+            (true, _) => Ending::Online,
+        }
     }
 
     /// All ids first: looking sessions up while the engine's map is being iterated can deadlock with a writer.
@@ -91,23 +123,20 @@ impl Sessions {
     /// first. Sessions stay, as far as their expiry allows.
     pub async fn drain(&self, deadline: Duration) -> bool {
         let since = Instant::now();
-        let mut online = Vec::new();
+        let mut sessions = Vec::new();
+        let mut channels = Vec::new();
         for id in self.ids().await {
             let entry = { self.scx.extends.shared().await.entry(id) };
-            if entry.online().await
-                && let (Some(session), Some(tx)) = (entry.session(), entry.tx())
-            {
-                online.push((session, tx));
-            }
+            sessions.extend(entry.session());
+            channels.extend(entry.tx());
         }
-        let sessions: Vec<_> = online.iter().map(|(session, _)| session.clone()).collect();
         self.say_goodbye(&sessions, SERVER_SHUTTING_DOWN).await;
-        for (session, tx) in online {
-            if tx.unbounded_send(Message::Closed(Reason::from_static("server shutting down"))).is_err() {
-                debug!(client_id = %session.id.client_id, "connection was already ending");
-            }
-        }
         drop(sessions);
+        // To all, since the engine counts a client as offline that said goodbye and never closed its socket. A session
+        // that really is offline ignores it; a channel that is closed belongs to one that has ended.
+        for tx in channels {
+            drop(tx.unbounded_send(Message::Closed(Reason::from_static("server shutting down"))));
+        }
         while self.scx.connections.count() > 0 {
             if since.elapsed() >= deadline {
                 return false;
@@ -169,6 +198,7 @@ impl SessionControl for Sessions {
         // Its Will must not fire: that is asked of the principal when it would.
         if let Some(principal) = self.principals.get(client_id) {
             principal.withdraw();
+            tokio::time::sleep(CONNACK_BY.saturating_sub(principal.age())).await;
         }
         self.say_goodbye(std::slice::from_ref(&session), ADMINISTRATIVE_ACTION).await;
         self.terminate(client_id, |current| current.id == session.id).await

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
@@ -24,6 +25,7 @@ pub struct Principal {
     pub tag: u64,
     /// What the directory had applied when the password was checked.
     pub login: Revision,
+    since: Instant,
     superuser: AtomicBool,
     admin: AtomicBool,
     withdrawn: AtomicBool,
@@ -46,10 +48,16 @@ impl Principal {
             client_id: client_id.into(),
             tag,
             login,
+            since: Instant::now(),
             superuser: AtomicBool::new(superuser),
             admin: AtomicBool::new(admin),
             withdrawn: AtomicBool::new(false),
         }
+    }
+
+    /// Time since the login was judged.
+    pub fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 
     /// The right to act is gone: the session is being ended, and everything it tries meanwhile is refused.

@@ -73,7 +73,7 @@ fn login<'a>(username: &'a str, password: &'a str) -> Login<'a> {
 }
 
 async fn verdict(judge: &Judge, login: Login<'_>, owner: Option<&str>) -> Result<Arc<Principal>, Refusal> {
-    judge.judge(&login, async |_: &str| owner.map(Into::into)).await
+    judge.judge(&login, async |_: &str, userid: &str| owner.is_some_and(|owner| owner != userid)).await
 }
 
 #[tokio::test]

@@ -1,0 +1,43 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rmqtt::context::ServerContext;
+use rmqtt::hook::{Handler, HookResult, Parameter, ReturnType, Type};
+
+/// Writes its name down when it is called.
+struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+#[async_trait]
+impl Handler for Named {
+    async fn hook(&self, _: &Parameter, acc: Option<HookResult>) -> ReturnType {
+        self.1.lock().push(self.0);
+        (true, acc)
+    }
+}
+
+/// The priorities of our plugins rest on this, and the engine's documentation says the opposite.
+#[tokio::test]
+async fn the_engine_runs_the_highest_priority_first() {
+    let scx = ServerContext::new().build().await;
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let register = scx.extends.hook_mgr().register();
+    for (name, priority) in [("low", 10), ("high", 200), ("default", 0), ("max", u32::MAX)] {
+        register.add_priority(Type::BeforeStartup, priority, Box::new(Named(name, called.clone()))).await;
+    }
+    register.start().await;
+    scx.extends.hook_mgr().before_startup().await;
+    assert_eq!(*called.lock(), ["max", "high", "low", "default"]);
+}
+
+#[test]
+fn our_plugins_stand_where_the_others_expect_them() {
+    // rmqtt-auth-http, rmqtt-auth-jwt and rmqtt-acl by default.
+    for official in [100, 50, 10] {
+        assert!(ciqadamq_auth::PRIORITY > official && ciqadamq_topic_acl::PRIORITY > official);
+    }
+    assert!(ciqadamq_metrics::PRIORITY > ciqadamq_topic_acl::PRIORITY, "what a verdict ends is counted first");
+    assert_eq!(ciqadamq_expiry::PRIORITY, 0, "plugins that rewrite a message come before the cap");
+}
