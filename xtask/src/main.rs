@@ -1,0 +1,43 @@
+//! The tasks of this repository: `cargo xtask help`.
+//!
+//! A file per task. All of them go through [`cargo`], which brings the protobuf compiler along, so that a machine with
+//! a Rust toolchain, a C/C++ compiler and make can build everything.
+
+mod cargo;
+mod ci;
+mod licences;
+mod lint;
+mod quick_start;
+mod run;
+mod spdx;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "The tasks of this repository", disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Build and start the broker, and say what to do next; data goes to ./data
+    Run(run::Args),
+    /// Build everything once and run all tests
+    Test(test::Args),
+    /// Formatting, clippy, documentation, licences
+    Lint,
+    /// What has to pass before a change goes in: test and lint
+    Ci,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().task {
+        Task::Run(args) => run::run(&args),
+        Task::Test(args) => test::run(&args),
+        Task::Lint => lint::run(),
+        Task::Ci => ci::run(),
+    }
+}

@@ -1,0 +1,41 @@
+//! `cargo xtask test`: builds everything once, then runs unit, end-to-end and documentation tests.
+
+use std::process::Command;
+
+use crate::cargo::{broker_binary, cargo, execute, is_there};
+
+/// What to run.
+#[derive(Debug, Default, clap::Args)]
+pub struct Args {
+    /// Only tests whose names contain one of these
+    filter: Vec<String>,
+}
+
+/// The end-to-end tests find the broker through `CIQADAMQ_BIN`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    // One build for both: binaries alone would resolve other features, and compile the engine twice.
+    execute(&mut cargo(&["build", "--workspace", "--bins", "--tests", "--locked"])?)?;
+
+    let nextest = is_there(Command::new("cargo-nextest").args(["nextest", "--version"]));
+    let mut tests = if nextest {
+        cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast"])?
+    } else {
+        eprintln!("cargo-nextest is not installed: running cargo test");
+        cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--bins", "--lib", "--tests"])?
+    };
+    tests.env("CIQADAMQ_BIN", broker_binary(false)?);
+    if nextest {
+        tests.args(&args.filter);
+    } else if !args.filter.is_empty() {
+        tests.arg("--").args(&args.filter);
+    }
+    let tested = execute(&mut tests);
+
+    // nextest does not know documentation tests.
+    let documented = if args.filter.is_empty() {
+        execute(&mut cargo(&["test", "--workspace", "--locked", "--doc"])?)
+    } else {
+        Ok(())
+    };
+    tested.and(documented)
+}
