@@ -1,0 +1,35 @@
+//! End-to-end tests: the real binary on free ports, one story each.
+//!
+//! | module | |
+//! | --- | --- |
+//! | `main_job`, `clients` | what the broker is for, with our client and with other people's |
+//! | `access_rule`, `filters`, `names`, `wills`, `refusals` | who may subscribe and publish what |
+//! | `credentials`, `ownership`, `withdrawal`, `changes` | who may connect, and for how long |
+//! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
+//! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
+//! | `config`, `cli`, `lifecycle` | the program |
+#![allow(clippy::unwrap_used)]
+
+mod access_rule;
+mod changes;
+mod cli;
+mod clients;
+mod config;
+mod credentials;
+mod expiry;
+mod fanout;
+mod filters;
+mod lifecycle;
+mod main_job;
+mod metrics;
+mod names;
+mod ownership;
+mod plugins;
+mod qos;
+mod queue;
+mod refusals;
+mod rest;
+mod rest_misuse;
+mod websocket;
+mod wills;
+mod withdrawal;

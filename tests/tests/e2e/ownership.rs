@@ -1,0 +1,155 @@
+//! A client id belongs to a person as long as a session with it exists.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ciqadamq_tests::mqtt::{Answer, reason};
+use ciqadamq_tests::{Broker, Connect, Link, Version};
+
+#[test]
+fn an_offline_session_is_nobody_elses_and_keeps_its_messages() {
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    let (ua, ub) = (broker.user("ua"), broker.user("ub"));
+    for version in Version::COMMON {
+        let own = ua.connect(version, "dev1").persistent(600);
+        let (mut phone, _) = broker.connect(&own).accepted();
+        phone.subscribe(&["chat/ua/#"]);
+        phone.disconnect();
+        broker.rest.wait_offline("dev1");
+        for i in 0..3 {
+            watcher.publish("chat/ua/x", &i.to_string());
+        }
+        for other in Version::COMMON {
+            for link in Link::both() {
+                for clean in [true, false] {
+                    let mut connect = Connect::new(other, link.clone(), "dev1").login(&ub.username, &ub.password);
+                    connect.clean = clean;
+                    let code = broker.connect(&connect).refused();
+                    assert_eq!(code, other.pick(reason::NOT_AUTHORIZED, reason::V3_NOT_AUTHORIZED));
+                }
+            }
+        }
+        let wrong = Connect::new(version, Link::Tcp, "dev1").login(&ua.username, "guess");
+        assert!(!broker.connect(&wrong).is_accepted());
+
+        let (mut phone, connack) = broker.connect(&own).accepted();
+        assert!(connack.session_present, "{version:?}");
+        for i in 0..3 {
+            phone.expect("chat/ua/x", &i.to_string());
+        }
+        watcher.publish("chat/ua/x", "still subscribed");
+        phone.expect("chat/ua/x", "still subscribed");
+        assert_eq!(broker.rest.delete("/api/v1/sessions/dev1").status, 204);
+        broker.rest.wait_gone("dev1");
+    }
+}
+
+#[test]
+fn an_online_session_is_not_disturbed() {
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    let (ua, ub) = (broker.user("ua"), broker.user("ub"));
+    for version in Version::COMMON {
+        let mut phone = broker.client(&ua, version, "dev1");
+        phone.subscribe(&["chat/ua/#"]);
+        for other in Version::COMMON {
+            let code = broker.connect(&ub.connect(other, "dev1")).refused();
+            assert_eq!(code, other.pick(reason::NOT_AUTHORIZED, reason::V3_NOT_AUTHORIZED));
+            let wrong = Connect::new(other, Link::Tcp, "dev1").login(&ua.username, "guess");
+            assert_eq!(broker.connect(&wrong).refused(), other.pick(0x86, 4));
+            let nobody = Connect::new(other, Link::Tcp, "dev1").login("nobody", "guess");
+            assert_eq!(broker.connect(&nobody).refused(), other.pick(0x86, 4));
+        }
+        assert!(phone.ping());
+        watcher.publish("chat/ua/x", "here");
+        phone.expect("chat/ua/x", "here");
+        phone.disconnect();
+    }
+}
+
+#[test]
+fn the_same_person_may_take_over_with_another_token() {
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    let old = broker.create("old-token", "ua", false, false);
+    let new = broker.create("new-token", "ua", false, false);
+    let (mut first, _) = broker.connect(&old.connect(Version::V5, "dev1").persistent(600)).accepted();
+    first.subscribe(&["chat/ua/#"]);
+    first.disconnect();
+    broker.rest.wait_offline("dev1");
+    watcher.publish("chat/ua/x", "waiting");
+    let (mut second, connack) = broker.connect(&new.connect(Version::V5, "dev1").persistent(600)).accepted();
+    assert!(connack.session_present);
+    second.expect("chat/ua/x", "waiting");
+    // The session is the new token's now: deleting the old one does not end it.
+    broker.rest.delete_user("old-token");
+    assert!(second.ping());
+    broker.rest.delete_user("new-token");
+    assert_eq!(second.expect_closed(), Some(reason::ADMINISTRATIVE));
+}
+
+#[test]
+fn a_client_id_is_free_again_when_its_session_has_ended() {
+    let broker = Broker::start_default();
+    let (ua, ub) = (broker.user("ua"), broker.user("ub"));
+    for version in Version::COMMON {
+        broker.client(&ua, version, "dev1").disconnect();
+        broker.rest.wait_gone("dev1");
+        broker.client(&ub, version, "dev1").disconnect();
+        broker.rest.wait_gone("dev1");
+    }
+}
+
+/// Both want the id at the same moment, many times. One has it, or none; never both, and never the other's messages.
+#[test]
+fn two_users_racing_for_one_client_id_never_share_a_session() {
+    const ROUNDS: u32 = 500;
+    const BOUND: Duration = Duration::from_secs(90);
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    let accounts = [broker.user("ua"), broker.user("ub")];
+    let begun = Instant::now();
+    let mut won = [0_u32; 2];
+    let mut rounds = 0;
+    while rounds < ROUNDS && begun.elapsed() < BOUND {
+        let start = Barrier::new(2);
+        let version = Version::COMMON[rounds as usize % 2];
+        let answers: Vec<Answer> = thread::scope(|scope| {
+            let handles: Vec<_> = accounts
+                .iter()
+                .map(|account| {
+                    let (broker, start) = (&broker, &start);
+                    scope.spawn(move || {
+                        let connect = account.connect(version, "dev1").persistent(600);
+                        start.wait();
+                        broker.connect(&connect)
+                    })
+                })
+                .collect();
+            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        });
+        let winners = answers.iter().filter(|answer| answer.is_accepted()).count();
+        assert!(winners <= 1, "round {rounds}: both are in");
+        for (i, answer) in answers.into_iter().enumerate() {
+            let Answer::Accepted(mut client, connack) = answer else { continue };
+            won[i] += 1;
+            assert!(!connack.session_present, "round {rounds}");
+            let own = &accounts[i].userid;
+            client.subscribe(&[&format!("+/{own}/#")]);
+            for account in &accounts {
+                watcher.publish(&format!("chat/{}/x", account.userid), &account.userid);
+            }
+            watcher.publish(&format!("end/{own}"), "end");
+            let got: Vec<String> = client.until(&format!("end/{own}"), "end").iter().map(|m| m.text()).collect();
+            assert_eq!(got, std::slice::from_ref(own), "round {rounds}");
+        }
+        // Nothing of this round may decide the next one.
+        broker.rest.delete("/api/v1/sessions/dev1");
+        broker.rest.wait_gone("dev1");
+        rounds += 1;
+    }
+    println!("{rounds} rounds, won {won:?}");
+    assert!(won.iter().sum::<u32>() > rounds / 2, "hardly anybody gets in: {won:?} of {rounds}");
+}
