@@ -21,9 +21,14 @@ use clap::{CommandFactory as _, Parser as _};
 
 use cli::{Cli, Command, Global};
 
-#[cfg(all(unix, not(target_env = "musl")))]
+#[cfg(all(unix, not(target_env = "musl"), feature = "jemalloc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Memory of a storm of logins or messages goes back to the system within seconds, from a thread of the allocator's own.
+#[cfg(all(unix, not(target_env = "musl"), feature = "jemalloc"))]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static MALLOC_CONF: &[u8] = b"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
 fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();

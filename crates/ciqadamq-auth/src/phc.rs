@@ -61,6 +61,11 @@ impl Scratch {
         &mut self.0[..blocks]
     }
 
+    /// Whether it holds no memory.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Gives memory beyond `blocks` KiB back, so that one costly stored hash does not stay resident.
     pub fn trim(&mut self, blocks: usize) {
         if self.0.len() > blocks {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use ciqadamq_core::{HashError, PasswordHash, PasswordHashing, Secret};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::phc::{self, HashParams, PhcError, Scratch};
@@ -120,9 +120,12 @@ impl PasswordHashing for HashPool {
     }
 }
 
+/// A thread without work for this long gives its memory back.
+const IDLE: Duration = Duration::from_secs(1);
+
 fn work(shared: &Shared) {
     let mut scratch = Scratch::default();
-    while let Some((since, job)) = next(shared) {
+    while let Some((since, job)) = next(shared, &mut scratch) {
         if since.elapsed() <= shared.deadline && !job.is_abandoned() {
             match job {
                 // The asker may have gone away meanwhile; then nobody wants the answer.
@@ -137,7 +140,7 @@ fn work(shared: &Shared) {
     }
 }
 
-fn next(shared: &Shared) -> Option<(Instant, Job)> {
+fn next(shared: &Shared, scratch: &mut Scratch) -> Option<(Instant, Job)> {
     let mut queue = shared.queue.lock();
     loop {
         if queue.closed {
@@ -147,7 +150,11 @@ fn next(shared: &Shared) -> Option<(Instant, Job)> {
             shared.busy.fetch_add(1, Ordering::Relaxed);
             return Some(job);
         }
-        shared.wake.wait(&mut queue);
+        if scratch.is_empty() {
+            shared.wake.wait(&mut queue);
+        } else if shared.wake.wait_for(&mut queue, IDLE).timed_out() {
+            MutexGuard::unlocked(&mut queue, || scratch.trim(0));
+        }
     }
 }
 
