@@ -223,3 +223,18 @@ pub fn reachable(addr: SocketAddr) -> SocketAddr {
         addr => addr,
     }
 }
+
+/// Prints a text with a line end. Standard output that takes nothing is reported, not panicked about; a reader that has
+/// had enough is no failure of ours.
+pub fn say(text: &str) -> std::io::Result<()> {
+    use std::io::{ErrorKind, Write};
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => {
+            eprintln!("error: standard output: {error}");
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}

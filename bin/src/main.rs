@@ -38,8 +38,9 @@ fn main() -> ExitCode {
         Command::Users { api, command } => remote::users(&global, &api, &command),
         Command::Acl { api, command } => remote::acl(&global, &api, &command),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "ciqadamq", &mut std::io::stdout());
-            ExitCode::SUCCESS
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "ciqadamq", &mut script);
+            said(String::from_utf8_lossy(&script).trim_end())
         }
     }
 }
@@ -80,16 +81,21 @@ fn check_config(global: &Global, print: bool) -> ExitCode {
         Ok(loaded) => loaded,
         Err(problems) => return failed(&problems),
     };
-    println!("configuration OK: {}", loaded.source);
+    let mut text = format!("configuration OK: {}", loaded.source);
     for warning in &loaded.warnings {
-        println!("warning: {warning}");
+        text += &format!("\nwarning: {warning}");
     }
     if print {
-        println!("\n{}", config::effective(&loaded.config));
-        println!("# plugins that start: {}", banner::running(&loaded.config).join(", "));
-        println!("# plugins of this build: {}", banner::all().join(", "));
+        text += &format!("\n\n{}\n", config::effective(&loaded.config));
+        text += &format!("# plugins that start: {}\n", banner::running(&loaded.config).join(", "));
+        text += &format!("# plugins of this build: {}", banner::all().join(", "));
     }
-    ExitCode::SUCCESS
+    said(&text)
+}
+
+/// Prints a text; what cannot be printed is a failure.
+fn said(text: &str) -> ExitCode {
+    if cli::say(text).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn failed(what: &dyn std::fmt::Display) -> ExitCode {

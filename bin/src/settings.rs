@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ciqadamq_auth::{AuthConfig, HashParams};
+use ciqadamq_auth::{AuthConfig, HashParams, Silent};
 use ciqadamq_core::{AccessRules, Secret};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
 use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
@@ -11,7 +11,7 @@ use prometheus::Registry;
 use rmqtt::codec::types::QoS;
 use tracing::info;
 
-use crate::config::{Config, Mqtt, OnDeny};
+use crate::config::{Config, Mqtt, OTHER_AUTHENTICATION, OnDeny};
 
 pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
     let acl = &config.acl;
@@ -33,6 +33,12 @@ pub fn auth(config: &Config) -> AuthConfig {
         failures_per_address: auth.brake_failures_per_address,
         brake_window: Duration::from_secs(auth.brake_window_secs),
         max_connections: config.mqtt.max_connections,
+        // The gate keeps the time of everything that comes through it.
+        silent: config.mqtt.tcp_addr.filter(|_| !config.mqtt.proxy_protocol).map(|addr| Silent {
+            port: addr.port(),
+            timeout: Duration::from_secs(config.mqtt.connect_timeout_secs.into()),
+        }),
+        defer_unknown: OTHER_AUTHENTICATION.iter().any(|name| config.plugins.starts(name, false)),
     }
 }
 

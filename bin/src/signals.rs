@@ -1,4 +1,6 @@
-//! SIGTERM and SIGINT: the first asks for a drain, the second ends the process at once.
+//! SIGTERM, SIGINT and SIGHUP: the first asks for a drain, the second ends the process at once.
+
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::sync::watch;
@@ -6,6 +8,9 @@ use tracing::{info, warn};
 
 /// Exit code after a second signal: 128 + SIGINT, as a shell would report it.
 const INTERRUPTED: i32 = 130;
+
+/// Signals within this time are one request.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// Resolves once a shutdown was asked for. Cheap to clone; every part that stops by itself holds one.
 #[derive(Debug, Clone)]
@@ -29,7 +34,14 @@ pub fn listen() -> anyhow::Result<Shutdown> {
         let name = signals.next().await;
         info!(signal = name, "shutdown requested");
         asked.send_replace(true);
-        let name = signals.next().await;
+        // Some senders signal the process and its group: one request, heard twice.
+        let since = Instant::now();
+        let name = loop {
+            let name = signals.next().await;
+            if since.elapsed() > ONE_REQUEST {
+                break name;
+            }
+        };
         warn!(signal = name, "second signal, leaving at once");
         std::process::exit(INTERRUPTED);
     });
@@ -40,19 +52,25 @@ pub fn listen() -> anyhow::Result<Shutdown> {
 struct Signals {
     term: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
 impl Signals {
     fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hangup.recv() => "SIGHUP",
         }
     }
 }

@@ -30,7 +30,7 @@ pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
 ];
 
 /// Plugins that decide who may connect instead of ours.
-const OTHER_AUTHENTICATION: &[&str] = &["rmqtt-auth-http", "rmqtt-auth-jwt"];
+pub const OTHER_AUTHENTICATION: &[&str] = &["rmqtt-auth-http", "rmqtt-auth-jwt"];
 
 /// All checks; `official` are the names of the official plugins that are compiled in.
 pub fn run(reading: &mut Reading, official: &[&str], variable_set: impl Fn(&str) -> bool) {

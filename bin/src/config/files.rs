@@ -60,14 +60,23 @@ pub fn check(reading: &mut Reading, known_plugins: &[&str]) -> Vec<String> {
         ("mqtt.tls_client_ca", mqtt.tls_client_ca.clone()),
     ];
     let mut warnings = Vec::new();
+    let named_count = named.iter().filter(|(_, path)| path.is_some()).count();
+    let mut readable = 0;
     for (key, path) in named.into_iter().filter_map(|(key, path)| Some((key, path?))) {
         if let Err(error) = std::fs::File::open(&path)
             .and_then(|file| if file.metadata()?.is_file() { Ok(()) } else { Err(std::io::Error::other("not a file")) })
         {
             reading.complain(key, format!("`{}` cannot be read: {error}", path.display()));
-        } else if key == "mqtt.tls_key" && readable_by_others(&path) {
-            warnings.push(format!("mqtt.tls_key: `{0}` is readable by others; run chmod 600 {0}", path.display()));
+        } else {
+            readable += 1;
         }
+    }
+    // Whether they fit together and can be used is asked of who will use them.
+    if let (Some(cert), Some(key)) = (reading.config.mqtt.tls_cert.clone(), reading.config.mqtt.tls_key.clone())
+        && readable == named_count
+        && let Err(error) = ciqadamq_gate::tls_config(&cert, &key, reading.config.mqtt.tls_client_ca.as_deref())
+    {
+        reading.complain("mqtt.tls_cert", error.to_string());
     }
     if let Some(dir) = reading.config.plugins.dir.clone() {
         match std::fs::read_dir(&dir) {
@@ -89,16 +98,4 @@ pub fn check(reading: &mut Reading, known_plugins: &[&str]) -> Vec<String> {
         }
     }
     warnings
-}
-
-#[cfg(unix)]
-fn readable_by_others(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o004 != 0)
-}
-
-// Elsewhere permissions are no bits to look at.
-#[cfg(not(unix))]
-fn readable_by_others(_: &Path) -> bool {
-    false
 }

@@ -17,7 +17,7 @@ mod tests;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use checks::OWN_PLUGINS;
+pub use checks::{OTHER_AUTHENTICATION, OWN_PLUGINS};
 pub use files::Source;
 pub use model::{Config, LogFilter, Mqtt, OnDeny};
 pub use print::effective;

@@ -59,7 +59,9 @@ impl Api {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Failure::Usage(format!("--api `{base}`: give http://HOST:PORT or https://HOST:PORT")));
         }
+        // The token goes to the node and to nobody in between, whatever http_proxy says.
         let client = reqwest::Client::builder()
+            .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
             // The token goes to the node that was named and nowhere else.

@@ -57,10 +57,10 @@ fn run(global: &Global, args: &ApiArgs, command: impl AsyncFnOnce(Api) -> Result
         runtime.block_on(command(api))
     });
     match result {
-        Ok(Done { text, yes }) => {
-            println!("{text}");
-            if yes { ExitCode::SUCCESS } else { ExitCode::from(1) }
-        }
+        Ok(Done { text, yes }) => match crate::cli::say(&text) {
+            Ok(()) if yes => ExitCode::SUCCESS,
+            _ => ExitCode::from(1),
+        },
         Err(failure) => {
             eprintln!("error: {failure}");
             ExitCode::from(failure.code())

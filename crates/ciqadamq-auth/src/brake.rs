@@ -53,7 +53,11 @@ impl Brake {
         Some(Attempt { count, succeeded: false })
     }
 
-    /// Keys remembered now.
+    /// Forgets a key's failures: they were of another password.
+    pub fn reset(&self, key: &str) {
+        self.counts.invalidate(key);
+    }
+
     #[cfg(test)]
     fn is_braked(&self, key: &str) -> bool {
         self.attempt(key).map(|a| a.cancel()).is_none()

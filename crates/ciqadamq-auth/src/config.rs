@@ -6,6 +6,7 @@ use std::time::Duration;
 use ciqadamq_core::Secret;
 
 use crate::phc::HashParams;
+use crate::silent::Silent;
 
 /// How logins are judged. Built by the launcher, which validates the values.
 #[derive(Debug, Clone)]
@@ -33,6 +34,11 @@ pub struct AuthConfig {
     pub brake_window: Duration,
     /// Connections at a time; 0 is no bound.
     pub max_connections: usize,
+    /// Watches the engine's own listener for connections that never finish their CONNECT.
+    pub silent: Option<Silent>,
+    /// Another authentication plugin is there for names that are not ours. Without one they are refused like wrong
+    /// passwords; with one it has the last word.
+    pub defer_unknown: bool,
 }
 
 impl Default for AuthConfig {
@@ -49,6 +55,8 @@ impl Default for AuthConfig {
             failures_per_address: 100,
             brake_window: Duration::from_secs(60),
             max_connections: 0,
+            silent: None,
+            defer_unknown: false,
         }
     }
 }

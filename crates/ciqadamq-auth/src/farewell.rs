@@ -9,7 +9,10 @@
 //! buffer), the client sees the connection close.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::net::SocketAddr;
+
+use crate::sockets::each_socket;
 
 /// The engine's end of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,58 +30,17 @@ pub fn say_goodbye(connections: &[Connection], reason: u8) -> usize {
     // DISCONNECT, remaining length 2, reason code, no properties.
     let packet = [0xE0, 2, reason, 0];
     let wanted: HashMap<_, _> = connections.iter().map(|c| (c.peer, c.local_port)).collect();
-    if wanted.is_empty() { 0 } else { imp::write_to(&wanted, &packet) }
-}
-
-/// Peer address to local port.
-type Wanted = HashMap<SocketAddr, u16>;
-
-#[cfg(unix)]
-mod imp {
-    use std::net::{SocketAddr, TcpStream};
-    use std::os::fd::{BorrowedFd, RawFd};
-
-    use super::Wanted;
-
-    pub(super) fn write_to(wanted: &Wanted, packet: &[u8]) -> usize {
-        open_descriptors().into_iter().filter(|fd| write_if_wanted(*fd, wanted, packet)).count()
+    if wanted.is_empty() {
+        return 0;
     }
-
-    /// `/dev/fd` names the open descriptors on Linux and macOS.
-    fn open_descriptors() -> Vec<RawFd> {
-        let Ok(entries) = std::fs::read_dir("/dev/fd") else { return Vec::new() };
-        entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
-    }
-
-    fn write_if_wanted(fd: RawFd, wanted: &Wanted, packet: &[u8]) -> bool {
-        // SAFETY: the descriptor is borrowed for one look-up and one duplication, which fail with an error if it was
-        // closed or became something else meanwhile; nothing is read, written or closed through it.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        if !peer_of(borrowed).is_some_and(|peer| wanted.contains_key(&peer)) {
-            return false;
-        }
-        // From here on through a duplicate of our own: it stays the same connection whatever happens to `fd`.
-        let Ok(own) = borrowed.try_clone_to_owned() else { return false };
-        send_if_wanted(TcpStream::from(own), wanted, packet)
-    }
-
-    /// The socket is in non-blocking mode (the runtime set it), so the write never waits.
-    fn send_if_wanted(mut socket: TcpStream, wanted: &Wanted, packet: &[u8]) -> bool {
-        use std::io::Write;
-        let (Ok(local), Ok(peer)) = (socket.local_addr(), socket.peer_addr()) else { return false };
-        wanted.get(&peer) == Some(&local.port()) && socket.write(packet).is_ok_and(|n| n == packet.len())
-    }
-
-    fn peer_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
-        SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok()
-    }
-}
-
-#[cfg(not(unix))]
-mod imp {
-    pub(super) fn write_to(_: &super::Wanted, _: &[u8]) -> usize {
-        0
-    }
+    each_socket(
+        |peer| wanted.contains_key(peer),
+        |mut socket| {
+            let (Ok(local), Ok(peer)) = (socket.local_addr(), socket.peer_addr()) else { return false };
+            // The socket is in non-blocking mode (the runtime set it), so the write never waits.
+            wanted.get(&peer) == Some(&local.port()) && socket.write(&packet).is_ok_and(|n| n == packet.len())
+        },
+    )
 }
 
 #[cfg(all(test, unix))]

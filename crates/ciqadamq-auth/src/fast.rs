@@ -50,6 +50,10 @@ impl FastVerdicts {
     /// speed, so it is reported and left aside.
     pub fn open(cache_ttl: Duration, pepper: Option<Secret>, path: &Path) -> Self {
         let verifiers = pepper.and_then(|pepper| {
+            if let Err(error) = private_directory(path) {
+                warn!(%error, path = %path.display(), "fast verifiers are off: their directory cannot be made");
+                return None;
+            }
             let config = sled::Config::new()
                 .path(path)
                 .cache_capacity(VERIFIER_CACHE_BYTES)
@@ -117,6 +121,15 @@ impl FastVerdicts {
             warn!(%error, "fast verifiers not flushed");
         }
     }
+}
+
+/// For its owner alone: whoever had the pepper too could guess quickly against what lies there.
+fn private_directory(path: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
 }
 
 fn entry(valid_from: Revision, tag: &Tag) -> [u8; 40] {

@@ -20,13 +20,17 @@ use rmqtt::session::Session;
 use rmqtt::shared::{Entry, MessageLoadCallback, RetainLoadCallback, Shared};
 use rmqtt::types::*;
 
-use crate::handover::{Handovers, OpenHandover, Waiting, forward};
-use crate::ownership::{Claim, Ownership};
+use crate::handover::{Handovers, OpenHandover, Waiting, divert, forward};
+use crate::ownership::{Claim, GUARD_MARK, Ownership};
 
 /// How long a CONNECT waits for another one of the same client id. Bounds the queue at a client id that reconnects
 /// faster than it is served.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
+/// How long a session's task may take to stop, as in the engine.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+/// How long a session that has ended may take to be removed.
+const ENDING_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Guarded {
     inner: Box<dyn Shared>,
@@ -49,28 +53,72 @@ struct GuardedEntry {
 }
 
 impl GuardedEntry {
-    /// A client that reconnects at once finds its own session still ending, and the engine cannot take over what no
-    /// longer answers. It is gone a moment later: try again instead of refusing the client.
-    async fn take_over(&mut self, clean_start: bool, clear_subscriptions: bool) -> Result<OfflineSession> {
+    /// Takes an own session over, with what waits for it.
+    ///
+    /// New messages are diverted before the session is asked to stop: the engine does not look at what is in an online
+    /// session's channel behind that request.
+    async fn take_over(&mut self, clear_subscriptions: bool) -> Result<OfflineSession> {
         let handover = self.handovers.open(self.inner.id().client_id.clone());
         let since = Instant::now();
-        loop {
-            match self.inner.kick(clean_start, clear_subscriptions, false).await {
-                Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
-                Err(_) => tokio::time::sleep(LOCK_RETRY).await,
-                Ok(OfflineSession::Exist(Some(mut info))) => {
-                    self.taking = Some((handover, Waiting::take_out(&mut info)));
-                    return Ok(OfflineSession::Exist(Some(info)));
+        while let (Some(session), Some(tx)) = (self.inner.session(), self.inner.tx()) {
+            if !tx.is_closed() {
+                let (diverted, mut diversion) = divert();
+                self.inner.set(session, diverted).await?;
+                let stopped = stop(&tx, self.inner.id()).await;
+                handover.absorb(&mut diversion);
+                if stopped {
+                    break;
                 }
-                Ok(nothing_to_take_over) => return Ok(nothing_to_take_over),
+            }
+            // Its task has ended, and the engine is about to remove it: a client that reconnects at once must not be
+            // refused for that, nor get the remains of a session that ended with its connection.
+            if since.elapsed() >= ENDING_WAIT {
+                break;
+            }
+            tokio::time::sleep(LOCK_RETRY).await;
+        }
+        match self.inner.kick(false, clear_subscriptions, false).await? {
+            OfflineSession::Exist(Some(mut info)) => {
+                self.taking = Some((handover, Waiting::take_out(&mut info)));
+                Ok(OfflineSession::Exist(Some(info)))
+            }
+            nothing_to_take_over => Ok(nothing_to_take_over),
+        }
+    }
+
+    /// Ends a session without an heir.
+    async fn replace(&mut self, is_admin: IsAdmin) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            match self.inner.kick(true, true, is_admin).await {
+                Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
+                // It is ending already, and gone a moment later.
+                Err(_) => tokio::time::sleep(LOCK_RETRY).await,
+                Ok(_) => return Ok(()),
             }
         }
+    }
+}
+
+/// Asks a session's task to stop, as the engine would; `false` if there is none any more.
+async fn stop(tx: &Tx, by: Id) -> bool {
+    let (answer, stopped) = tokio::sync::oneshot::channel();
+    if tx.unbounded_send(Message::Kick(answer, by, false, false)).is_err() {
+        return false;
+    }
+    match tokio::time::timeout(STOP_WAIT, stopped).await {
+        Ok(answer) => answer.is_ok(),
+        // Stuck in writing to a client that does not read. It stops when that fails.
+        Err(_) => true,
     }
 }
 
 #[async_trait]
 impl Entry for GuardedEntry {
     async fn try_lock(&self) -> Result<Box<dyn Entry>> {
+        if self.ownership.is_unjudged(&self.inner.id()) {
+            return Err(anyhow!("the login could not be judged now"));
+        }
         let since = Instant::now();
         loop {
             match self.inner.try_lock().await {
@@ -102,10 +150,15 @@ impl Entry for GuardedEntry {
             return Err(anyhow!("mqtt.max_connections reached"));
         }
         match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
-            Claim::Own => self.take_over(clean_start, clear_subscriptions).await,
+            Claim::Own if !clean_start => self.take_over(clear_subscriptions).await,
+            // Its subscriptions and its queue may hold what the newcomer may not see: it begins anew.
+            Claim::Own | Claim::OwnWithMoreRights => {
+                self.replace(false).await?;
+                Ok(OfflineSession::Exist(None))
+            }
             // Its user lost the right to it; nobody inherits it, not even a new user of the same name.
             Claim::Withdrawn => {
-                self.inner.kick(true, true, true).await?;
+                self.replace(true).await?;
                 Ok(OfflineSession::NotExist)
             }
             Claim::Foreign => Err(anyhow!("the client id belongs to another user's session")),
@@ -214,7 +267,7 @@ impl Shared for Guarded {
     }
 
     fn exist(&self, client_id: &str) -> bool {
-        self.inner.exist(client_id)
+        client_id == GUARD_MARK || self.inner.exist(client_id)
     }
     async fn forwards(
         &self,

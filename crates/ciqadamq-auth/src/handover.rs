@@ -3,8 +3,9 @@
 //! The engine takes a session over in three steps: it removes the old one, sets the new one, and then gives it the old
 //! one's messages. Two things go wrong in between. A message that is routed after the first step finds no session and is
 //! lost. And one that is routed after the second overtakes everything that was waiting (MQTT-4.6.0-6 wants it in order).
+//! Before the first step, what comes into an online session's channel behind the request to stop is lost, too.
 //!
-//! So the guard keeps what was waiting, and what arrives meanwhile, and puts both into the new session's channel before
+//! So the guard diverts the channel first, keeps what was waiting, and what arrives meanwhile, and puts both into the new session's channel before
 //! anybody else can reach it.
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::inflight::{MomentStatus, OutInflightMessage};
 use rmqtt::session::{OfflineInfo, Session};
-use rmqtt::types::{ClientId, From, Message, Publish, Tx};
+use rmqtt::types::{ClientId, From, Message, Publish, Rx, SessionTx, Tx};
 use tracing::warn;
 
 /// Messages that may arrive during one takeover, which takes milliseconds. Further ones are dropped as if there were no
@@ -65,6 +66,18 @@ pub(crate) struct OpenHandover {
 }
 
 impl OpenHandover {
+    /// Takes what was diverted, and closes the diversion: from then on messages find no session and are kept here. Under
+    /// the lock, so that a publisher's later message does not come before its earlier one.
+    pub(crate) fn absorb(&self, diversion: &mut Rx) {
+        let mut state = self.handover.0.lock();
+        diversion.close();
+        while let Ok(message) = diversion.try_recv() {
+            if let (Message::Forward(from, publish), State::Arriving(messages)) = (message, &mut *state) {
+                messages.push((from, publish));
+            }
+        }
+    }
+
     /// Puts what arrived into the new session's channel, and whatever still arrives too.
     pub(crate) fn take(&self, tx: &Tx) {
         let mut state = self.handover.0.lock();
@@ -83,9 +96,19 @@ impl Drop for OpenHandover {
         if let State::Arriving(messages) = &*self.handover.0.lock()
             && !messages.is_empty()
         {
-            warn!(client_id = %self.client_id, lost = messages.len(), "a takeover failed; what arrived meanwhile is lost");
+            warn!(
+                client_id = &*self.client_id,
+                lost = messages.len(),
+                "a takeover failed; what arrived meanwhile is lost"
+            );
         }
     }
+}
+
+/// A channel to put in the place of a session's own.
+pub(crate) fn divert() -> (Tx, Rx) {
+    let (tx, rx) = futures::channel::mpsc::unbounded();
+    (SessionTx::new(tx), rx)
 }
 
 pub(crate) fn forward(tx: &Tx, from: From, publish: Publish) -> Result<(), (From, Publish)> {

@@ -24,7 +24,7 @@ struct Hooks(Arc<Ownership>);
 impl Handler for Hooks {
     async fn hook(&self, param: &Parameter, acc: Option<HookResult>) -> ReturnType {
         match param {
-            Parameter::ClientAuthenticate(connect) => self.authenticate(connect).await,
+            Parameter::ClientAuthenticate(connect) => self.authenticate(connect, acc).await,
             Parameter::SessionTerminated(session, _) => {
                 self.0.forget(&session.id);
                 (true, acc)
@@ -35,7 +35,7 @@ impl Handler for Hooks {
 }
 
 impl Hooks {
-    async fn authenticate(&self, connect: &ConnectInfo) -> ReturnType {
+    async fn authenticate(&self, connect: &ConnectInfo, acc: Option<HookResult>) -> ReturnType {
         let will = connect.last_will();
         let login = Login {
             username: connect.username().map(|name| &**name),
@@ -50,20 +50,29 @@ impl Hooks {
         };
         let is_foreign = async |client_id: &str, userid: &str| self.0.is_foreign(client_id, userid).await;
         let verdict = self.0.judge.judge(&login, is_foreign).await;
-        // Whoever is not ours may still be let in by another authentication plugin, if the operator enabled one.
-        let is_unknown = matches!(verdict, Err(Refusal::UnknownUser | Refusal::MissingCredentials));
-        let result = match verdict {
+        match verdict {
             Ok(principal) => {
                 self.0.expect(principal);
                 // Not the engine's superuser flag, which skips the access hooks: even a superuser may not publish to a
                 // wildcard, and a flag that is taken away must count at once.
-                AuthResult::Allow(false, None)
+                allow()
             }
-            Err(refusal) if refusal.is_credentials() => AuthResult::BadUsernameOrPassword,
-            Err(_) => AuthResult::NotAuthorized,
-        };
-        (is_unknown, Some(HookResult::AuthResult(result)))
+            // Whoever is not ours may be let in by another authentication plugin, if the operator enabled one. It must not
+            // hear of a refusal: it would take that for the last word.
+            Err(Refusal::UnknownUser | Refusal::MissingCredentials) if self.0.defer_unknown => (true, acc),
+            Err(Refusal::Busy | Refusal::DirectoryUnavailable) if self.0.leave_to_guard(login.tag).await => allow(),
+            Err(refusal) if refusal.is_credentials() => refuse(AuthResult::BadUsernameOrPassword),
+            Err(_) => refuse(AuthResult::NotAuthorized),
+        }
     }
+}
+
+fn allow() -> ReturnType {
+    (false, Some(HookResult::AuthResult(AuthResult::Allow(false, None))))
+}
+
+fn refuse(result: AuthResult) -> ReturnType {
+    (false, Some(HookResult::AuthResult(result)))
 }
 
 /// Lets everybody in as a superuser: `auth.disabled`, for tests.

@@ -23,6 +23,8 @@ mod phc;
 mod plugin;
 mod pool;
 mod sessions;
+mod silent;
+mod sockets;
 
 pub use config::AuthConfig;
 pub use hooks::PRIORITY;
@@ -31,3 +33,4 @@ pub use phc::{HashParams, PhcError, Scratch, check as check_phc, hash as hash_pa
 pub use plugin::{Auth, AuthDeps, register, register_disabled};
 pub use pool::HashPool;
 pub use sessions::{EnginePeer, Sessions};
+pub use silent::Silent;

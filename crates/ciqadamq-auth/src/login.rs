@@ -129,7 +129,7 @@ impl Judge {
         match &verdict {
             Ok(principal) => {
                 self.metrics.logins.with_label_values(&["ok"]).inc();
-                debug!(username = %principal.username, client_id = %login.client_id, "login");
+                debug!(username = principal.username, client_id = login.client_id, "login");
             }
             Err(refusal) => {
                 self.metrics.logins.with_label_values(&[refusal.as_str()]).inc();
@@ -214,7 +214,7 @@ impl Judge {
             }
             Err(HashError::Failed) => {
                 attempts.into_iter().for_each(|a| a.cancel());
-                warn!(%username, "stored password hash cannot be verified; set the password anew");
+                warn!(username, "stored password hash cannot be verified; set the password anew");
                 return Err(Refusal::WrongPassword);
             }
         }
@@ -241,8 +241,10 @@ impl Judge {
         });
     }
 
-    /// Drops what is remembered of a user's password once it is no longer valid.
+    /// Drops what is remembered of a user's password once it is no longer valid; failures too, so that a new password
+    /// works at once.
     pub fn forget(&self, username: &str, valid_from: Option<Revision>) {
+        self.users.reset(username);
         self.fast.forget(username, valid_from);
     }
 

@@ -12,6 +12,8 @@ pub struct AuthMetrics {
     pub withdrawn: IntCounter,
     /// connections refused at the second line: the client id was taken by another user meanwhile
     pub contested: IntCounter,
+    /// connections closed that did not finish their CONNECT in time
+    pub silent: IntCounter,
 }
 
 impl AuthMetrics {
@@ -34,11 +36,16 @@ impl AuthMetrics {
                 "ciqadamq_auth_client_id_contested_total",
                 "Connections refused because another user took the client id during the login",
             )?,
+            silent: IntCounter::new(
+                "ciqadamq_auth_silent_closed_total",
+                "Connections of the TCP listener closed because they did not finish their CONNECT in time",
+            )?,
         };
         registry.register(Box::new(metrics.logins.clone()))?;
         registry.register(Box::new(metrics.seconds.clone()))?;
         registry.register(Box::new(metrics.withdrawn.clone()))?;
         registry.register(Box::new(metrics.contested.clone()))?;
+        registry.register(Box::new(metrics.silent.clone()))?;
         Ok(metrics)
     }
 }

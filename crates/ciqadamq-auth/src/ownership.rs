@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use ciqadamq_core::{Principal, Principals, UserChange, UserObserver};
+use ciqadamq_core::{Principal, Principals, Subject, UserChange, UserObserver};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
@@ -15,6 +15,7 @@ use rmqtt::types::Id;
 use tokio::sync::{Notify, Semaphore};
 use tracing::info;
 
+use crate::config::AuthConfig;
 use crate::login::Judge;
 use crate::metrics::AuthMetrics;
 use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
@@ -30,11 +31,16 @@ const GOODBYE_WAIT: Duration = Duration::from_millis(100);
 const ENDING_WAIT: Duration = Duration::from_millis(400);
 const ENDING_RETRY: Duration = Duration::from_millis(10);
 
+/// No client has this id; the guard claims to know it, and so shows that it is there.
+pub(crate) const GUARD_MARK: &str = "\0guard";
+
 /// What a connecting client may do with the session that has its client id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// none is there, or it belongs to the same person
     Own,
+    /// it belongs to the same person, under a login that may do more
+    OwnWithMoreRights,
     /// its user lost the right to it
     Withdrawn,
     /// it belongs to another person
@@ -48,11 +54,19 @@ pub(crate) struct Ownership {
     sessions: Arc<Sessions>,
     metrics: Arc<AuthMetrics>,
     max_connections: usize,
+    pub(crate) defer_unknown: bool,
+    /// Logins that could not be judged, by tag: told "server unavailable" by the guard.
+    unjudged: DashMap<u64, Instant>,
     /// Logins that were allowed and have no session yet, by tag.
     pending: DashMap<u64, (Instant, Arc<Principal>)>,
     /// Principals whose sessions are to be ended. Bounded by the number of sessions.
     doomed: Mutex<Vec<Arc<Principal>>>,
     wake: Notify,
+}
+
+/// Whether whoever is `new` may do all that `old` may: several login names may stand for one person.
+fn covers(new: &Subject<'_>, old: &Subject<'_>) -> bool {
+    new.superuser || (!old.superuser && (new.admin || !old.admin))
 }
 
 /// Tells one login from another.
@@ -69,7 +83,7 @@ impl Ownership {
         principals: Arc<Principals>,
         sessions: Arc<Sessions>,
         metrics: Arc<AuthMetrics>,
-        max_connections: usize,
+        config: &AuthConfig,
     ) -> Self {
         Self {
             scx,
@@ -77,7 +91,9 @@ impl Ownership {
             principals,
             sessions,
             metrics,
-            max_connections,
+            max_connections: config.max_connections,
+            defer_unknown: config.defer_unknown,
+            unjudged: DashMap::new(),
             pending: DashMap::new(),
             doomed: Mutex::default(),
             wake: Notify::new(),
@@ -92,6 +108,21 @@ impl Ownership {
     /// Remembers a login until its session is set.
     pub(crate) fn expect(&self, principal: Arc<Principal>) {
         self.pending.insert(principal.tag, (Instant::now(), principal));
+    }
+
+    /// Has the guard answer a login that could not be judged, with a code after which clients try again; the engine's
+    /// hooks know none. `false` if the guard is not in place: then the login must be refused here.
+    pub(crate) async fn leave_to_guard(&self, tag: u64) -> bool {
+        let is_guarded = { self.scx.extends.shared().await.exist(GUARD_MARK) };
+        if is_guarded {
+            self.unjudged.insert(tag, Instant::now());
+        }
+        is_guarded
+    }
+
+    /// Whether a login was left to the guard, which asks once.
+    pub(crate) fn is_unjudged(&self, id: &Id) -> bool {
+        self.unjudged.remove(&tag_of(id)).is_some()
     }
 
     /// Whether the session of a client id belongs to somebody else than `userid`.
@@ -148,12 +179,18 @@ impl Ownership {
             Some(principal) => principal.userid.to_string(),
             None => self.owner_without_principal(&existing.id),
         };
-        let claimant = match self.pending.get(&tag_of(connecting)) {
-            Some(pending) => pending.1.userid.to_string(),
+        let pending = self.pending.get(&tag_of(connecting)).map(|pending| pending.1.clone());
+        let claimant = match &pending {
+            Some(principal) => principal.userid.to_string(),
             None => self.owner_without_principal(connecting),
         };
         if owner == claimant {
-            return Claim::Own;
+            let same_name = existing.id.username == connecting.username;
+            let is_covered = match (held, pending) {
+                (Some(held), Some(pending)) => covers(&pending.subject(), &held.subject()),
+                _ => false,
+            };
+            return if same_name || is_covered { Claim::Own } else { Claim::OwnWithMoreRights };
         }
         self.metrics.contested.inc();
         Claim::Foreign
@@ -191,6 +228,7 @@ impl Ownership {
             // A failed handshake leaves its login behind: nobody tells us, so they are swept.
             if tokio::time::timeout(PENDING_MAX / 4, self.wake.notified()).await.is_err() {
                 self.pending.retain(|_, (since, _)| since.elapsed() < PENDING_MAX);
+                self.unjudged.retain(|_, since| since.elapsed() < PENDING_MAX);
             }
             let doomed = std::mem::take(&mut *self.doomed.lock());
             let (young, doomed): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|p| p.age() < CONNACK_BY);
@@ -233,8 +271,8 @@ impl Ownership {
             self.metrics.withdrawn.inc();
             info!(
                 event = "session_withdrawn",
-                username = %principal.username,
-                client_id = %principal.client_id,
+                username = principal.username,
+                client_id = principal.client_id,
                 "session ended: its user lost the right to it"
             );
         }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ciqadamq_core::{AccessRules, Principals, UserDirectory, UserObserver};
-use parking_lot::Mutex;
-use prometheus::Registry;
+use prometheus::{IntCounter, Registry};
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::{Register, Type};
@@ -20,6 +19,7 @@ use crate::metrics::AuthMetrics;
 use crate::ownership::Ownership;
 use crate::pool::HashPool;
 use crate::sessions::Sessions;
+use crate::silent::Silent;
 
 const NAME: &str = env!("CARGO_PKG_NAME");
 
@@ -60,17 +60,17 @@ pub async fn register(
     registry: &Registry,
 ) -> Result<Arc<Auth>> {
     let metrics = Arc::new(AuthMetrics::new(registry)?);
+    let silent = config.silent.map(|silent| (silent, deps.sessions.clone(), metrics.silent.clone()));
     let judge = Judge::new(config, deps.directory.clone(), deps.rules, deps.pool.clone(), metrics.clone()).await?;
-    let ownership =
-        Arc::new(Ownership::new(scx.clone(), judge, deps.principals, deps.sessions, metrics, config.max_connections));
+    let ownership = Arc::new(Ownership::new(scx.clone(), judge, deps.principals, deps.sessions, metrics, config));
     deps.directory.observe(ownership.clone() as Arc<dyn UserObserver>);
-    let parts = (scx.clone(), ownership.clone(), deps.pool);
+    let parts = (scx.clone(), ownership.clone(), deps.pool, silent);
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {
-            let (scx, ownership, pool) = parts.clone();
+            let (scx, ownership, pool, silent) = parts.clone();
             Box::pin(async move {
                 let register = scx.extends.hook_mgr().register();
-                Ok(Box::new(AuthPlugin { scx, ownership, pool, register, worker: Mutex::new(None) }) as DynPlugin)
+                Ok(Box::new(AuthPlugin { scx, ownership, pool, silent, register }) as DynPlugin)
             })
         })
         .await?;
@@ -94,8 +94,8 @@ struct AuthPlugin {
     scx: ServerContext,
     ownership: Arc<Ownership>,
     pool: Arc<HashPool>,
+    silent: Option<(Silent, Arc<Sessions>, IntCounter)>,
     register: Box<dyn Register>,
-    worker: Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
 
 impl PackageInfo for AuthPlugin {
@@ -125,7 +125,11 @@ impl Plugin for AuthPlugin {
             let inner = std::mem::replace(&mut *shared, placeholder);
             *shared = Box::new(Guarded::new(inner, self.ownership.clone()));
         }
-        *self.worker.lock() = Some(tokio::spawn(self.ownership.clone().run()));
+        // Both run as long as the process: the plugin cannot be stopped.
+        tokio::spawn(self.ownership.clone().run());
+        if let Some((silent, sessions, closed)) = self.silent.clone() {
+            tokio::spawn(silent.watch(sessions, closed));
+        }
         self.register.start().await;
         info!(plugin = NAME, "started");
         Ok(())

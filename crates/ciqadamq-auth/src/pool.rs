@@ -3,6 +3,7 @@
 //! Argon2 is meant to be slow; on the network threads it would stop everybody's messages. Here it has threads of its
 //! own, a bounded queue, and a deadline: a login that waited too long, or whose asker is gone, is thrown away unhashed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -29,10 +30,29 @@ impl Job {
     }
 }
 
+/// Logins first: a client is waiting on an open connection. One in four places goes to new passwords all the same, so
+/// that a storm of logins does not stop provisioning.
 #[derive(Default)]
 struct Queue {
-    jobs: std::collections::VecDeque<(Instant, Job)>,
+    logins: VecDeque<(Instant, Job)>,
+    hashes: VecDeque<(Instant, Job)>,
+    turn: u8,
     closed: bool,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.logins.len() + self.hashes.len()
+    }
+
+    fn pop(&mut self) -> Option<(Instant, Job)> {
+        self.turn = (self.turn + 1) % 4;
+        if self.turn == 0 {
+            self.hashes.pop_front().or_else(|| self.logins.pop_front())
+        } else {
+            self.logins.pop_front().or_else(|| self.hashes.pop_front())
+        }
+    }
 }
 
 struct Shared {
@@ -80,7 +100,7 @@ impl HashPool {
 
     /// Passwords waiting and being hashed.
     pub fn load(&self) -> usize {
-        self.shared.queue.lock().jobs.len() + self.shared.busy.load(Ordering::Relaxed)
+        self.shared.queue.lock().len() + self.shared.busy.load(Ordering::Relaxed)
     }
 
     /// Parameters of new hashes.
@@ -90,10 +110,11 @@ impl HashPool {
 
     fn push(&self, job: Job) -> Result<(), HashError> {
         let mut queue = self.shared.queue.lock();
-        if queue.jobs.len() >= self.shared.bound {
+        let kind = if matches!(job, Job::Hash(..)) { &mut queue.hashes } else { &mut queue.logins };
+        if kind.len() >= self.shared.bound {
             return Err(HashError::Busy);
         }
-        queue.jobs.push_back((Instant::now(), job));
+        kind.push_back((Instant::now(), job));
         self.shared.wake.notify_one();
         Ok(())
     }
@@ -146,7 +167,7 @@ fn next(shared: &Shared, scratch: &mut Scratch) -> Option<(Instant, Job)> {
         if queue.closed {
             return None;
         }
-        if let Some(job) = queue.jobs.pop_front() {
+        if let Some(job) = queue.pop() {
             shared.busy.fetch_add(1, Ordering::Relaxed);
             return Some(job);
         }

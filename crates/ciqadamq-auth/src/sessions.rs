@@ -1,5 +1,6 @@
 //! Looking at the sessions of this node, and ending them.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,6 +75,11 @@ impl Sessions {
     /// All ids first: looking sessions up while the engine's map is being iterated can deadlock with a writer.
     async fn ids(&self) -> Vec<Id> {
         self.scx.extends.shared().await.iter().map(|entry| entry.id()).collect()
+    }
+
+    /// The client addresses of all sessions.
+    pub(crate) async fn addresses(&self) -> HashSet<SocketAddr> {
+        self.ids().await.iter().filter_map(|id| id.remote_addr).collect()
     }
 
     /// Writes DISCONNECT to those of `sessions` that are v5 and online.

@@ -48,7 +48,8 @@ impl AclMetrics {
                 event,
                 reason,
                 username = id.username_ref(),
-                client_id = %id.client_id,
+                // As text, so that it is escaped: it may hold line ends and terminal codes.
+                client_id = &*id.client_id,
                 address = id.remote_addr.map(tracing::field::display),
                 topic = shortened(topic),
                 suppressed,

@@ -54,14 +54,19 @@ impl Disk {
     /// Takes over an open database and makes its files and their names durable.
     ///
     /// The watermark is the last revision that was acknowledged, as far as the file says; `None` if there was no such
-    /// file or it cannot be read.
+    /// file or it is empty, as a crash in its making leaves it.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, Option<Revision>)> {
         let data = OpenOptions::new().read(true).write(true).open(path.join("db"))?;
         let mut watermark =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path.join(WATERMARK))?;
         let mut bytes = Vec::new();
         Read::by_ref(&mut watermark).take(17).read_to_end(&mut bytes)?;
-        Ok((Self { path: path.to_owned(), data, watermark }, parse_watermark(&bytes)))
+        let last = parse_watermark(&bytes);
+        if last.is_none() && !bytes.is_empty() {
+            let text = "`last-revision` is damaged, so nobody knows whether acknowledged changes are missing";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok((Self { path: path.to_owned(), data, watermark }, last))
     }
 
     /// Whether a watermark file exists, without making one.
