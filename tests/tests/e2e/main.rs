@@ -8,6 +8,7 @@
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
 //! | `config`, `cli`, `lifecycle` | the program |
+//! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
 
 mod access_rule;
@@ -19,6 +20,7 @@ mod credentials;
 mod expiry;
 mod fanout;
 mod filters;
+mod hostile;
 mod lifecycle;
 mod main_job;
 mod metrics;

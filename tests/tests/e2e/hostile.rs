@@ -1,0 +1,147 @@
+//! What was found by attacking a broker that passed everything else.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ciqadamq_tests::mqtt::{Outcome, Publish};
+use ciqadamq_tests::{Broker, BrokerOptions, Connect, Link, Version};
+use serde_json::json;
+
+#[test]
+fn a_login_with_fewer_rights_does_not_inherit_what_it_may_not_see() {
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    for version in Version::COMMON {
+        for (superuser, admin, filter, topic) in
+            [(true, false, "#", "chat/ub/secret"), (false, true, "adminfanout/#", "adminfanout/x")]
+        {
+            let strong = broker.create("strong", "ua", superuser, admin);
+            let weak = broker.create("weak", "ua", false, false);
+            let (mut first, _) = broker.connect(&strong.connect(version, "dev1").persistent(600)).accepted();
+            first.subscribe(&[filter]);
+            first.disconnect();
+            broker.rest.wait_offline("dev1");
+            watcher.publish(topic, "queued");
+
+            let (mut second, connack) = broker.connect(&weak.connect(version, "dev1").persistent(600)).accepted();
+            assert!(!connack.session_present, "{version:?} {filter}");
+            second.subscribe(&["chat/ua/#"]);
+            watcher.publish(topic, "live");
+            watcher.publish("chat/ua/x", "own");
+            // The first it hears is its own.
+            second.expect("chat/ua/x", "own");
+            for user in ["strong", "weak"] {
+                broker.rest.delete_user(user);
+            }
+            broker.rest.wait_gone("dev1");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_taken_over_again_and_again_misses_nothing() {
+    let broker = Broker::start_default();
+    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
+    for version in Version::COMMON {
+        let connect = ua.connect(version, "phone").persistent(600);
+        let (mut phone, _) = broker.connect(&connect).accepted();
+        phone.subscribe(&["chat/ua/x"]);
+        let (sent, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+        let mut got = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut publisher = broker.client(&root, Version::V5, "publisher");
+                while !stop.load(Ordering::Acquire) {
+                    let next = sent.load(Ordering::Relaxed) + 1;
+                    assert!(matches!(
+                        publisher.publish(&Publish::new("chat/ua/x", next.to_string(), 1)),
+                        Outcome::Acked(_)
+                    ));
+                    sent.store(next, Ordering::Release);
+                }
+                publisher.publish_ok("chat/ua/x", "end", 1);
+                publisher.disconnect();
+            });
+            for _ in 0..20 {
+                for _ in 0..10 {
+                    got.push(phone.message().text());
+                }
+                let (next, connack) = broker.connect(&connect).accepted();
+                assert!(connack.session_present);
+                phone = next;
+            }
+            stop.store(true, Ordering::Release);
+            got.extend(phone.until("chat/ua/x", "end").iter().map(|m| m.text()));
+        });
+        // What was not acknowledged comes again; what matters is that nothing is missing.
+        let mut numbers: Vec<u32> = got.iter().map(|text| text.parse().unwrap()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers, (1..=sent.into_inner()).collect::<Vec<_>>(), "{version:?}");
+        assert_eq!(broker.rest.delete("/api/v1/sessions/phone").status, 204);
+    }
+}
+
+#[test]
+fn connections_that_do_not_finish_their_connect_are_closed() {
+    let broker = Broker::start(BrokerOptions::new().set("mqtt.connect_timeout_secs", 1));
+    let ua = broker.user("ua");
+    let mut phone = broker.client(&ua, Version::V5, "phone");
+    for link in Link::both() {
+        let begun = [&b""[..], b"\x10", b"\x10\x20\x00\x04MQTT"];
+        let mut sockets: Vec<_> = begun
+            .iter()
+            .map(|bytes| {
+                let mut socket = TcpStream::connect(broker.addr(&link)).unwrap();
+                socket.write_all(bytes).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                socket
+            })
+            .collect();
+        for socket in &mut sockets {
+            let mut answer = Vec::new();
+            // The end of the stream or a reset: both are an end.
+            if let Err(error) = socket.read_to_end(&mut answer) {
+                assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "still open after 30 s");
+            }
+        }
+    }
+    assert!(phone.ping(), "a client with a session was closed");
+}
+
+#[test]
+fn a_client_id_cannot_write_lines_of_its_own_into_the_log() {
+    let broker = Broker::start_default();
+    let ua = broker.user("ua");
+    let forged = "x\n2026-01-01T00:00:00Z ERROR forged \u{1b}[2J";
+    let mut phone = broker.client(&ua, Version::V5, forged);
+    assert!(!phone.may_subscribe("#"));
+    let log = broker.log();
+    assert!(log.contains("subscribe_refused"), "{log}");
+    assert!(
+        !log.contains('\u{1b}')
+            && !log.lines().any(|line| line.contains("Z ERROR forged") && line.starts_with("2026-01-01")),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_new_password_works_at_once_whatever_failed_before() {
+    let broker =
+        Broker::start(BrokerOptions::new().set("auth.brake_failures_per_user", 3).set("auth.brake_window_secs", 3600));
+    let ua = broker.user("ua");
+    let guess = || Connect::new(Version::V5, Link::Tcp, "guess").login(&ua.username, "guess");
+    let begun = Instant::now();
+    for _ in 0..5 {
+        broker.connect(&guess()).refused();
+    }
+    let right = ua.connect(Version::V5, "phone");
+    broker.connect(&right).refused();
+    broker.rest.change_user(&ua.username, &json!({"password": "a new one"}));
+    let renewed = Connect::new(Version::V5, Link::Tcp, "phone").login(&ua.username, "a new one");
+    broker.connect(&renewed).accepted();
+    assert!(begun.elapsed() < Duration::from_secs(3600));
+}
