@@ -275,10 +275,15 @@ impl Shared for Guarded {
         from: From,
         publish: Publish,
     ) -> std::result::Result<ForwardedCount, (ForwardedCount, Vec<(To, From, Publish, Reason)>)> {
-        match self.inner.forwards(msg_id, from, publish).await {
+        let metrics = &self.ownership.metrics;
+        metrics.received.inc();
+        let result = match self.inner.forwards(msg_id, from, publish).await {
             Err((count, lost)) => self.second_chance(count, lost),
             done => done,
-        }
+        };
+        let (Ok(count) | Err((count, _))) = &result;
+        metrics.delivered.inc_by(*count as u64);
+        result
     }
     async fn forwards_and_get_shareds(
         &self,

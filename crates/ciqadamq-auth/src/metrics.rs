@@ -1,4 +1,4 @@
-//! Counters of logins and withdrawals.
+//! Counters of logins and withdrawals; and of messages, which all pass the guard.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
@@ -12,6 +12,10 @@ pub struct AuthMetrics {
     pub withdrawn: IntCounter,
     /// connections refused at the second line: the client id was taken by another user meanwhile
     pub contested: IntCounter,
+    /// messages that passed the access rule
+    pub received: IntCounter,
+    /// copies of them handed to subscribers' sessions
+    pub delivered: IntCounter,
     /// connections closed that did not finish their CONNECT in time
     pub silent: IntCounter,
 }
@@ -36,6 +40,14 @@ impl AuthMetrics {
                 "ciqadamq_auth_client_id_contested_total",
                 "Connections refused because another user took the client id during the login",
             )?,
+            received: IntCounter::new(
+                "ciqadamq_messages_received_total",
+                "Messages published by clients, Wills and the API that passed the access rule",
+            )?,
+            delivered: IntCounter::new(
+                "ciqadamq_messages_delivered_total",
+                "Messages handed to subscribers' sessions, one for each",
+            )?,
             silent: IntCounter::new(
                 "ciqadamq_auth_silent_closed_total",
                 "Connections of the TCP listener closed because they did not finish their CONNECT in time",
@@ -46,6 +58,8 @@ impl AuthMetrics {
         registry.register(Box::new(metrics.withdrawn.clone()))?;
         registry.register(Box::new(metrics.contested.clone()))?;
         registry.register(Box::new(metrics.silent.clone()))?;
+        registry.register(Box::new(metrics.received.clone()))?;
+        registry.register(Box::new(metrics.delivered.clone()))?;
         Ok(metrics)
     }
 }

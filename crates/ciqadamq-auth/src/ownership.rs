@@ -52,7 +52,7 @@ pub(crate) struct Ownership {
     pub(crate) judge: Judge,
     principals: Arc<Principals>,
     sessions: Arc<Sessions>,
-    metrics: Arc<AuthMetrics>,
+    pub(crate) metrics: Arc<AuthMetrics>,
     max_connections: usize,
     pub(crate) defer_unknown: bool,
     /// Logins that could not be judged, by tag: told "server unavailable" by the guard.

@@ -11,8 +11,6 @@ use rmqtt::types::Reason;
 pub const PRIORITY: Priority = Priority::MAX;
 
 pub(crate) struct Counters {
-    received: IntCounter,
-    delivered: IntCounter,
     dropped: IntCounterVec,
     unrouted: IntCounter,
 }
@@ -20,11 +18,6 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counters = Self {
-            received: IntCounter::new(
-                "ciqadamq_messages_received_total",
-                "Messages published, by clients, Wills and the API, before the access rule",
-            )?,
-            delivered: IntCounter::new("ciqadamq_messages_delivered_total", "Messages written to subscribers")?,
             dropped: IntCounterVec::new(
                 Opts::new("ciqadamq_messages_dropped_total", "Messages that did not reach a subscriber, by reason"),
                 &["reason"],
@@ -34,8 +27,6 @@ impl Counters {
                 "Messages that nobody was subscribed to",
             )?,
         };
-        registry.register(Box::new(counters.received.clone()))?;
-        registry.register(Box::new(counters.delivered.clone()))?;
         registry.register(Box::new(counters.dropped.clone()))?;
         registry.register(Box::new(counters.unrouted.clone()))?;
         Ok(counters)
@@ -44,7 +35,7 @@ impl Counters {
 
 pub(crate) async fn add(register: &dyn Register, counters: &Arc<Counters>) {
     use Type::*;
-    for hook in [MessagePublish, MessageDelivered, MessageDropped, MessageNonsubscribed] {
+    for hook in [MessageDropped, MessageNonsubscribed] {
         register.add_priority(hook, PRIORITY, Box::new(Hooks(counters.clone()))).await;
     }
 }
@@ -55,8 +46,6 @@ struct Hooks(Arc<Counters>);
 impl Handler for Hooks {
     async fn hook(&self, param: &Parameter, acc: Option<HookResult>) -> ReturnType {
         match param {
-            Parameter::MessagePublish(..) => self.0.received.inc(),
-            Parameter::MessageDelivered(..) => self.0.delivered.inc(),
             Parameter::MessageNonsubscribed(_) => self.0.unrouted.inc(),
             Parameter::MessageDropped(_, _, _, reason) => {
                 self.0.dropped.with_label_values(&[reason_name(reason)]).inc();
