@@ -145,27 +145,19 @@ fn authentication(reading: &mut Reading) {
     let memory = config.auth.argon2.m_cost;
     let least = 8 * config.auth.argon2.p_cost;
     let remote = config.mqtt.listeners().find(|(_, addr)| !addr.ip().is_loopback());
-    let open_key = if config.auth.disabled {
-        Some("auth.disabled")
-    } else if !own_plugin_starts(config, "ciqadamq-auth")
-        && !OTHER_AUTHENTICATION.iter().any(|name| config.plugins.starts(name, false))
-    {
-        Some("plugins.disable")
-    } else {
-        None
-    };
+    let open = config.auth.disabled && own_plugin_starts(config, "ciqadamq-auth");
     let allowed = config.auth.disabled_allow_remote;
 
     if memory < least {
         let text = format!("must be at least 8 KiB for each of auth.argon2.p_cost: {least} or more, has {memory}");
         reading.complain("auth.argon2.m_cost", text);
     }
-    if let (Some(key), Some((listener, addr)), false) = (open_key, remote, allowed) {
+    if let (true, Some((listener, addr)), false) = (open, remote, allowed) {
         let text = format!(
             "authentication is off and {listener} listens on {addr}: everybody who reaches it would be let in; listen on \
              127.0.0.1, or set auth.disabled_allow_remote = true"
         );
-        reading.complain(key, text);
+        reading.complain("auth.disabled", text);
     }
 }
 

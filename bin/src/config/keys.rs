@@ -107,6 +107,7 @@ keys! {
     acl.publish_topics = List;
     acl.fanout_prefixes = List;
     acl.admin_prefixes = List;
+    acl.limit_prefixes = Bool;
     acl.on_deny = Choice(&[("disconnect", OnDeny::Disconnect), ("drop", OnDeny::Drop)]);
 
     auth.cache_ttl_secs ("AUTH_CACHE_TTL_SECS") = Int::<u64>(0, YEAR_SECS);

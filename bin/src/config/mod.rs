@@ -160,6 +160,15 @@ fn odd(reading: &Reading) -> Vec<String> {
         "auth.disabled_allow_remote has no effect while authentication is on; leave it out",
     );
     warn(
+        !config.plugins.starts("ciqadamq-auth", true)
+            && !OTHER_AUTHENTICATION.iter().any(|name| config.plugins.starts(name, false)),
+        "plugins.disable: without ciqadamq-auth, rmqtt-auth-http or rmqtt-auth-jwt nobody can log in",
+    );
+    warn(
+        config.acl.enabled && !config.plugins.starts("ciqadamq-topic-acl", true),
+        "plugins.disable: without ciqadamq-topic-acl every user may subscribe and publish everything",
+    );
+    warn(
         !config.plugins.starts("ciqadamq-expiry", true),
         "plugins.disable: without ciqadamq-expiry a publisher's Message Expiry Interval is not capped",
     );

@@ -195,6 +195,8 @@ pub struct Acl {
     pub fanout_prefixes: Vec<String>,
     /// admins may subscribe below these
     pub admin_prefixes: Vec<String>,
+    /// allow the subscription prefixes `$exclusive/` and `$limit/{n}/`
+    pub limit_prefixes: bool,
     /// what follows a refused publish
     pub on_deny: OnDeny,
 }
@@ -206,6 +208,7 @@ impl Default for Acl {
             publish_topics: vec!["chatsync".into(), "updates".into()],
             fanout_prefixes: vec!["fanout".into()],
             admin_prefixes: vec!["adminfanout".into()],
+            limit_prefixes: false,
             on_deny: OnDeny::Disconnect,
         }
     }

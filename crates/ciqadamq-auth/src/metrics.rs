@@ -50,7 +50,7 @@ impl AuthMetrics {
             )?,
             silent: IntCounter::new(
                 "ciqadamq_auth_silent_closed_total",
-                "Connections of the TCP listener closed because they did not finish their CONNECT in time",
+                "Connections of the TCP listener closed because they had no online session for too long",
             )?,
         };
         registry.register(Box::new(metrics.logins.clone()))?;

@@ -77,9 +77,17 @@ impl Sessions {
         self.scx.extends.shared().await.iter().map(|entry| entry.id()).collect()
     }
 
-    /// The client addresses of all sessions.
-    pub(crate) async fn addresses(&self) -> HashSet<SocketAddr> {
-        self.ids().await.iter().filter_map(|id| id.remote_addr).collect()
+    /// The client addresses of the sessions that are online. One whose client said DISCONNECT is not, whatever became of
+    /// its socket.
+    pub(crate) async fn online_addresses(&self) -> HashSet<SocketAddr> {
+        let mut addresses = HashSet::new();
+        for id in self.ids().await {
+            let entry = { self.scx.extends.shared().await.entry(id.clone()) };
+            if entry.is_connected().await {
+                addresses.extend(id.remote_addr);
+            }
+        }
+        addresses
     }
 
     /// Writes DISCONNECT to those of `sessions` that are v5 and online.

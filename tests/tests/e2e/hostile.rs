@@ -145,3 +145,15 @@ fn a_new_password_works_at_once_whatever_failed_before() {
     broker.connect(&renewed).accepted();
     assert!(begun.elapsed() < Duration::from_secs(3600));
 }
+
+#[test]
+fn a_connection_that_stays_open_behind_its_disconnect_is_closed() {
+    let broker = Broker::start(BrokerOptions::new().set("mqtt.connect_timeout_secs", 1));
+    let ua = broker.user("ua");
+    for version in Version::COMMON {
+        let mut phone = broker.client(&ua, version, "phone");
+        // DISCONNECT, and the socket stays open on this side.
+        phone.send(&[0xE0, 0]);
+        phone.expect_closed();
+    }
+}
