@@ -8,7 +8,8 @@ use prometheus::{IntCounter, Registry};
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::{Register, Type};
-use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use rmqtt::macros::Plugin;
+use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use tracing::{info, warn};
 
 use crate::config::AuthConfig;
@@ -90,24 +91,13 @@ pub async fn register_disabled(scx: &ServerContext) -> Result<()> {
         .await
 }
 
+#[derive(Plugin)]
 struct AuthPlugin {
     scx: ServerContext,
     ownership: Arc<Ownership>,
     pool: Arc<HashPool>,
     silent: Option<(Silent, Arc<Sessions>, IntCounter)>,
     register: Box<dyn Register>,
-}
-
-impl PackageInfo for AuthPlugin {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn version(&self) -> &str {
-        env!("CARGO_PKG_VERSION")
-    }
-    fn descr(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_DESCRIPTION"))
-    }
 }
 
 #[async_trait]
@@ -145,20 +135,9 @@ impl Plugin for AuthPlugin {
     }
 }
 
+#[derive(Plugin)]
 struct OpenPlugin {
     register: Box<dyn Register>,
-}
-
-impl PackageInfo for OpenPlugin {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn version(&self) -> &str {
-        env!("CARGO_PKG_VERSION")
-    }
-    fn descr(&self) -> Option<&str> {
-        Some("authentication is switched off: everybody is a superuser")
-    }
 }
 
 #[async_trait]

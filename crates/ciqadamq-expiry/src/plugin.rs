@@ -9,7 +9,8 @@ use prometheus::{IntCounter, Registry};
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::Register;
-use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use rmqtt::macros::Plugin;
+use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use tracing::{debug, info, warn};
 
 use crate::fitter::RetainedWithoutEnd;
@@ -40,23 +41,12 @@ pub async fn register(scx: &ServerContext, cap_secs: NonZeroU32, registry: &Regi
         .await
 }
 
+#[derive(Plugin)]
 struct ExpiryPlugin {
     scx: ServerContext,
     cap_secs: NonZeroU32,
     offline: Arc<Offline>,
     register: Box<dyn Register>,
-}
-
-impl PackageInfo for ExpiryPlugin {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn version(&self) -> &str {
-        env!("CARGO_PKG_VERSION")
-    }
-    fn descr(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_DESCRIPTION"))
-    }
 }
 
 #[async_trait]

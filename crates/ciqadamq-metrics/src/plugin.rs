@@ -7,7 +7,8 @@ use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::Register;
-use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use rmqtt::macros::Plugin;
+use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use tracing::info;
 
 use crate::gauges::EngineGauges;
@@ -31,21 +32,10 @@ pub async fn register(scx: &ServerContext, registry: &Registry) -> Result<()> {
         .await
 }
 
+#[derive(Plugin)]
 struct MetricsPlugin {
     counters: Arc<Counters>,
     register: Box<dyn Register>,
-}
-
-impl PackageInfo for MetricsPlugin {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn version(&self) -> &str {
-        env!("CARGO_PKG_VERSION")
-    }
-    fn descr(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_DESCRIPTION"))
-    }
 }
 
 #[async_trait]

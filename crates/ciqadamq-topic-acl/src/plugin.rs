@@ -9,7 +9,8 @@ use rmqtt::Result;
 use rmqtt::codec::types::QoS;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::Register;
-use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use rmqtt::macros::Plugin;
+use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use tracing::{info, warn};
 
 use crate::auto::OwnTopics;
@@ -58,23 +59,12 @@ pub async fn register(
         .await
 }
 
+#[derive(Plugin)]
 struct AclPlugin {
     scx: ServerContext,
     acl: Arc<Acl>,
     config: AclConfig,
     register: Box<dyn Register>,
-}
-
-impl PackageInfo for AclPlugin {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn version(&self) -> &str {
-        env!("CARGO_PKG_VERSION")
-    }
-    fn descr(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_DESCRIPTION"))
-    }
 }
 
 #[async_trait]

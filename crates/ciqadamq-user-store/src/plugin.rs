@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use ciqadamq_core::UserDirectory;
 use prometheus::Registry;
 use rmqtt::context::ServerContext;
-use rmqtt::plugin::{DynPlugin, DynPluginResult, PackageInfo, Plugin};
+use rmqtt::macros::Plugin;
+use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use serde_json::{Value, json};
 
 use crate::UserStore;
@@ -29,30 +30,9 @@ pub async fn register(scx: &ServerContext, store: Arc<UserStore>, registry: &Reg
         .await
 }
 
+#[derive(Plugin)]
 struct UserStorePlugin {
     store: Arc<UserStore>,
-}
-
-impl PackageInfo for UserStorePlugin {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn version(&self) -> &str {
-        env!("CARGO_PKG_VERSION")
-    }
-
-    fn descr(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_DESCRIPTION"))
-    }
-
-    fn license(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_LICENSE"))
-    }
-
-    fn repository(&self) -> Option<&str> {
-        Some(env!("CARGO_PKG_REPOSITORY"))
-    }
 }
 
 #[async_trait]
