@@ -130,6 +130,14 @@ mod tests {
         }
     }
 
+    /// The engine has a `debug` record at every step of a message: each must cost one comparison and no more.
+    #[test]
+    fn what_nobody_wants_to_see_is_not_even_asked_about() {
+        init(&LogFilter("info".into()), LogFormat::Human).unwrap();
+        assert_eq!(log::max_level(), log::LevelFilter::Info);
+        assert_eq!(LevelFilter::current(), LevelFilter::INFO);
+    }
+
     #[test]
     fn the_engine_is_quiet_unless_the_operator_names_it() {
         assert!(directives("info").contains("rmqtt=warn"));

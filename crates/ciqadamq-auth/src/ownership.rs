@@ -149,11 +149,11 @@ impl Ownership {
     ///
     /// `None` if there is no session, or if its user lost the right to it: then nobody owns it any more.
     async fn owner(&self, client_id: &str) -> Option<String> {
-        let status = { self.scx.extends.shared().await.session_status(client_id).await }?;
-        if let Some(principal) = self.principal_of(&status.id) {
+        let session = self.sessions.session(client_id).await?;
+        if let Some(principal) = self.principal_of(&session.id) {
             return (!principal.is_withdrawn()).then(|| principal.userid.to_string());
         }
-        Some(self.owner_without_principal(&status.id))
+        Some(self.owner_without_principal(&session.id))
     }
 
     /// For sessions that another authentication plugin let in or a storage plugin restored. The separator cannot stand

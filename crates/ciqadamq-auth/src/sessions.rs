@@ -48,6 +48,9 @@ impl Sessions {
     }
 
     /// The session of a client id, if there is one here.
+    ///
+    /// Ask it, and not the engine's entry or `session_status`: those await while they hold a lock of the engine's map, and
+    /// a task that waits for that lock blocks its thread. With one thread that is the end.
     pub(crate) async fn session(&self, client_id: &str) -> Option<Session> {
         let id = Id::from(self.scx.node.id(), ClientId::from(client_id));
         self.scx.extends.shared().await.entry(id).session()
@@ -82,8 +85,9 @@ impl Sessions {
     pub(crate) async fn online_addresses(&self) -> HashSet<SocketAddr> {
         let mut addresses = HashSet::new();
         for id in self.ids().await {
-            let entry = { self.scx.extends.shared().await.entry(id.clone()) };
-            if entry.is_connected().await {
+            if let Some(session) = self.session(&id.client_id).await
+                && session.connected().await.unwrap_or(true)
+            {
                 addresses.extend(id.remote_addr);
             }
         }

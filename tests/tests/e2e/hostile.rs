@@ -157,3 +157,20 @@ fn a_connection_that_stays_open_behind_its_disconnect_is_closed() {
         phone.expect_closed();
     }
 }
+
+/// The engine's own questions about a session await under a lock of its table; asked from a loop over many sessions they
+/// stopped the only thread for good.
+#[test]
+fn one_thread_is_enough_for_many_sessions_that_come_and_go() {
+    let options = BrokerOptions::new().set("mqtt.connect_timeout_secs", 1).env("TOKIO_WORKER_THREADS", "1");
+    let broker = Broker::start(options);
+    let ua = broker.user("ua");
+    let mut kept: Vec<_> = (0..200).map(|i| broker.client(&ua, Version::V5, &format!("kept{i}"))).collect();
+    let begun = Instant::now();
+    // Several looks at silent connections fall into this time.
+    while begun.elapsed() < Duration::from_secs(3) {
+        let come: Vec<_> = (0..50).map(|i| broker.client(&ua, Version::V311, &format!("come{i}"))).collect();
+        come.into_iter().for_each(ciqadamq_tests::Client::cut);
+    }
+    assert!(kept.iter_mut().all(|client| client.ping()));
+}
