@@ -29,7 +29,7 @@ mod sockets;
 pub use config::AuthConfig;
 pub use hooks::PRIORITY;
 pub use login::Refusal;
-pub use phc::{HashParams, PhcError, Scratch, check as check_phc, hash as hash_password, verify as verify_password};
+pub use phc::HashParams;
 pub use plugin::{Auth, AuthDeps, register, register_disabled};
 pub use pool::HashPool;
 pub use sessions::{EnginePeer, Sessions};
