@@ -153,10 +153,12 @@ pub fn filter_contains(grant: &str, filter: &str) -> bool {
     if filter.starts_with('$') && grant.starts_with(['+', '#']) {
         return false;
     }
-    // A topic has at least one level, so `+/#` misses nothing that `#` matches.
-    if filter == "#" {
-        return grant == "#" || grant == "+/#";
-    }
+    // A topic name is not empty, so `#` reaches nothing that `+/#` does not, nor `/#` anything beyond `/+/#`.
+    let filter = match filter {
+        "#" => "+/#",
+        "/#" => "/+/#",
+        filter => filter,
+    };
     let (mut grant, mut filter) = (grant.split('/'), filter.split('/'));
     loop {
         match (grant.next(), filter.next()) {

@@ -83,6 +83,16 @@ fn containment_is_of_filters_and_not_of_what_they_match_today() {
     }
 }
 
+#[test]
+fn an_open_filter_does_not_reach_the_empty_topic_which_is_none() {
+    for (grant, filter) in [("+/#", "#"), ("#", "#"), ("/+/#", "/#"), ("+/+/#", "/#"), ("/#", "/#")] {
+        assert!(filter_contains(grant, filter), "{grant} {filter}");
+    }
+    for (grant, filter) in [("+/+/#", "#"), ("/+/+/#", "/#"), ("a/+/#", "a/#"), ("//#", "/#")] {
+        assert!(!filter_contains(grant, filter), "{grant} {filter}");
+    }
+}
+
 fn level() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["a", "b", "", "$s", "+"])
 }
