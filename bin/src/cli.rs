@@ -83,6 +83,14 @@ pub enum Command {
         #[command(subcommand)]
         command: AclCommand,
     },
+    /// Look at the cluster of a running node, take nodes in and out
+    #[command(after_help = EXIT_CODES)]
+    Cluster {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(subcommand)]
+        command: ClusterCommand,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -181,6 +189,24 @@ impl PasswordArgs {
     pub fn is_given(&self) -> bool {
         self.password_file.is_some() || self.password_stdin
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Show the members, who leads, and how far each is. Exit code 1 if this node does not take changes of users
+    Status,
+    /// Take a node into the replicated user directory; it must be up, with an empty data directory
+    Add {
+        /// Its cluster.node_id
+        id: u16,
+        /// Its REST API as the other nodes reach it, such as http://node2:8090
+        url: String,
+    },
+    /// Take a node out of the replicated user directory; stop it first
+    Remove {
+        /// Its cluster.node_id
+        id: u16,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::CheckConfig { print } => check_config(&global, print),
         Command::Users { api, command } => remote::users(&global, &api, &command),
         Command::Acl { api, command } => remote::acl(&global, &api, &command),
+        Command::Cluster { api, command } => remote::cluster(&global, &api, &command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "ciqadamq", &mut script);

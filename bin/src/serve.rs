@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthDeps, EnginePeer, HashPool, Sessions};
-use ciqadamq_core::{Condition, Health, Principals};
+use ciqadamq_core::{ClusterParts, Condition, Health, InternalServices, Principals};
 use ciqadamq_gate::Gate;
 use ciqadamq_rest::RestDeps;
 use ciqadamq_user_store::{StoreConfig, UserStore};
@@ -34,7 +34,12 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let principals = Arc::new(Principals::new());
     let rules = Arc::new(settings::access_rules(config)?);
 
+    // What other nodes may ask of this one, and what it shows of the cluster: parts enter themselves.
+    let (internal, cluster) = (Arc::new(InternalServices::new()), Arc::new(ClusterParts::new()));
+
     // What can be refused is opened before anything runs.
+    let management = settings::management_token(config)?;
+    let _peers = settings::peers(config, management.clone())?;
     let gate = settings::gate(&config.mqtt, &metrics)?;
     let listeners = Listeners::bind(&config.mqtt, gate.is_some())?;
     let store = UserStore::open(StoreConfig::at(&config.db.url.path)).context("user store")?;
@@ -93,7 +98,9 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             sessions: sessions.clone(),
             rules,
             health: health.clone(),
-            tokens: Arc::new(settings::tokens(config)?),
+            internal: internal.clone(),
+            cluster: cluster.clone(),
+            tokens: Arc::new(settings::tokens(config, &management)?),
             metrics,
         };
         let config = settings::rest(config, acl_enabled);

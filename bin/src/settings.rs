@@ -1,10 +1,13 @@
 //! From the configuration to the settings of our plugins.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use ciqadamq_auth::{AuthConfig, HashParams, Silent};
-use ciqadamq_core::{AccessRules, Secret};
+use ciqadamq_core::{AccessRules, Peers, Secret};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
+use ciqadamq_peers::{HttpPeers, PeersConfig};
 use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
 use ciqadamq_topic_acl::AclConfig;
 use prometheus::Registry;
@@ -61,18 +64,38 @@ pub fn rest(config: &Config, acl_enabled: bool) -> RestConfig {
     RestConfig { acl_enabled, version: env!("CARGO_PKG_VERSION").into(), ..RestConfig::new(config.api.addr) }
 }
 
-/// The API's tokens: as configured, else the management token from the file next to the database, made at first start.
-pub fn tokens(config: &Config) -> anyhow::Result<Tokens> {
-    let management: Secret = match &config.api.token {
-        Some(token) => token.clone(),
-        None => {
-            let path = config.db.api_token_file();
-            let token = load_or_create_token_file(&path)?;
-            info!(path = %path.display(), "management token");
-            token
-        }
+/// The management token: as configured, else from the file next to the database, made at first start.
+pub fn management_token(config: &Config) -> anyhow::Result<Secret> {
+    if let Some(token) = &config.api.token {
+        return Ok(token.clone());
+    }
+    let path = config.db.api_token_file();
+    let token = load_or_create_token_file(&path)?;
+    info!(path = %path.display(), "management token");
+    Ok(token)
+}
+
+/// The tokens that the API takes.
+pub fn tokens(config: &Config, management: &Secret) -> anyhow::Result<Tokens> {
+    Ok(Tokens::new(management, config.api.repl_token.as_ref())?)
+}
+
+/// The way to the other nodes; there are none outside a cluster.
+pub fn peers(config: &Config, management: Secret) -> anyhow::Result<Arc<dyn Peers>> {
+    let cluster = &config.cluster;
+    let credential = config.api.repl_token.clone().unwrap_or(management);
+    let authorities = match &cluster.peer_ca {
+        Some(path) => Some(std::fs::read(path).with_context(|| format!("cluster.peer_ca: {}", path.display()))?),
+        None => None,
     };
-    Ok(Tokens::new(&management, config.api.repl_token.as_ref())?)
+    let addresses = if cluster.enabled { cluster.api_urls(&config.api) } else { Vec::new() };
+    let peers = HttpPeers::new(PeersConfig {
+        this: cluster.node_id.into(),
+        addresses,
+        credential: Arc::new(move || credential.clone()),
+        authorities,
+    })?;
+    Ok(Arc::new(peers))
 }
 
 /// The gate with its listeners bound; `None` if there is nothing for it to do.

@@ -42,6 +42,7 @@ pub fn run(reading: &mut Reading, official: &[&str], variable_set: impl Fn(&str)
     authentication(reading);
     automatic_subscription(reading);
     plugins(reading, official);
+    super::cluster::check(reading);
 }
 
 fn unsupported(reading: &mut Reading, variable_set: impl Fn(&str) -> bool) {
@@ -71,6 +72,10 @@ fn listeners(reading: &mut Reading) {
         reading.complain("mqtt.tcp_addr", "no MQTT listener is left; set mqtt.tcp_addr, ws_addr, tls_addr or wss_addr");
     }
     all.push(("api.addr", reading.config.api.addr));
+    if reading.config.cluster.enabled {
+        all.push(("cluster.grpc_laddr", reading.config.cluster.grpc_laddr));
+        all.push(("cluster.raft_laddr", reading.config.cluster.raft_laddr));
+    }
     let mut clashes = Vec::new();
     for (i, (key, addr)) in all.iter().enumerate() {
         if let Some((other, _)) = all[..i].iter().find(|(_, other)| clash(*other, *addr)) {

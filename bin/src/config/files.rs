@@ -58,6 +58,7 @@ pub fn check(reading: &mut Reading, known_plugins: &[&str]) -> Vec<String> {
         ("mqtt.tls_cert", mqtt.tls_cert.clone()),
         ("mqtt.tls_key", mqtt.tls_key.clone()),
         ("mqtt.tls_client_ca", mqtt.tls_client_ca.clone()),
+        ("cluster.peer_ca", reading.config.cluster.peer_ca.clone()),
     ];
     let mut warnings = Vec::new();
     let named_count = named.iter().filter(|(_, path)| path.is_some()).count();

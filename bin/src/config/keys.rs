@@ -135,6 +135,7 @@ keys! {
     cluster.node_id ("NODE_ID") = Int::<u16>(0, u16::MAX);
     cluster.leader_id = Int::<u16>(0, u16::MAX);
     cluster.peer_tls ("PEER_TLS") = Bool;
+    cluster.peer_ca = Opt(FilePath);
     cluster.grpc_laddr = Addr;
     cluster.raft_laddr = Addr;
     cluster.node_grpc_addrs = NodeList { scheme: "" };

@@ -4,6 +4,7 @@
 //! checking are pure (`read`, `checks`); only [`load`] and `files` look at the disk.
 
 mod checks;
+mod cluster;
 mod files;
 mod keys;
 mod kinds;

@@ -315,6 +315,8 @@ pub struct Cluster {
     pub leader_id: u16,
     /// TLS between nodes
     pub peer_tls: bool,
+    /// PEM certificates of the authorities that certify the nodes' APIs, besides the public ones
+    pub peer_ca: Option<PathBuf>,
     /// where other nodes call this one
     pub grpc_laddr: SocketAddr,
     /// where raft listens
@@ -348,6 +350,7 @@ impl Default for Cluster {
             node_id: 0,
             leader_id: 0,
             peer_tls: false,
+            peer_ca: None,
             grpc_laddr: any(5363),
             raft_laddr: any(6003),
             node_grpc_addrs: Vec::new(),

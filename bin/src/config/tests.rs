@@ -116,9 +116,54 @@ fn a_variable_that_is_no_text_is_a_problem() {
 #[test]
 fn what_this_version_cannot_keep_stops_the_start() {
     assert!(problem("[mqtt]\npersist_messages = true\n").contains("set mqtt.persist_messages = false or leave it out"));
-    assert!(problem("[cluster]\nenabled = true\n").contains("this version runs one node"));
+    assert!(problems("[cluster]\nenabled = true\n", &[]).join("\n").contains("this version runs one node"));
     assert!(problem("[secrets]\nprovider = \"vault\"\n").contains("from the environment and the configuration"));
     good("[mqtt]\npersist_messages = false\n[cluster]\nenabled = false\n[secrets]\nprovider = \"environment\"\n", &[]);
+}
+
+#[test]
+fn what_a_cluster_needs_is_said_in_one_go() {
+    let all = problems("[cluster]\nenabled = true\n", &[]).join("\n");
+    for wanted in ["cluster.node_id: is 0", "cluster.node_grpc_addrs: names fewer than two nodes"] {
+        assert!(all.contains(wanted), "{wanted}\nnot in\n{all}");
+    }
+    let text = "[cluster]\nenabled = true\nnode_id = 4\nleader_id = 9\npeer_tls = true\nheartbeat_tick = 60\n\
+                node_grpc_addrs = [\"1@a:5363\", \"2@b:5363\", \"3@b:5363\"]\nraft_peer_addrs = [\"1@a:6003\", \"2@b:6003\"]\n\
+                node_api_addrs = [\"1@http://a:8090\", \"2@http://b:8090\", \"3@http://c:8090\"]\n\
+                [plugins]\ndisable = [\"ciqadamq-rest\"]\n";
+    let all = problems(text, &[]).join("\n");
+    for wanted in [
+        "cluster.node_grpc_addrs: has no entry for this node (4)",
+        "cluster.node_grpc_addrs: has `b:5363` for two nodes",
+        "cluster.raft_peer_addrs: names the nodes {1, 2}",
+        "cluster.leader_id: is 9, which is none of the nodes {1, 2, 3}",
+        "cluster.node_api_addrs: has http:// addresses",
+        "cluster.enabled: nodes show each other api.repl_token",
+        "cluster.enabled: a node of a cluster needs the plugin `ciqadamq-rest`",
+        "cluster.heartbeat_tick: must be less than",
+    ] {
+        assert!(all.contains(wanted), "{wanted}\nnot in\n{all}");
+    }
+    let leaderless = "[cluster]\nenabled = true\nnode_id = 1\nnode_grpc_addrs = [\"1@a:1\", \"2@b:1\"]\n\
+                      raft_peer_addrs = [\"1@a:2\", \"2@b:2\"]\n";
+    assert!(problems(leaderless, &[]).join("\n").contains("cluster.leader_id: is 0"));
+    assert!(
+        problems("[cluster]\nenabled = true\n[api]\naddr = \"0.0.0.0:6003\"\n", &[]).join("\n").contains("api.addr")
+    );
+}
+
+#[test]
+fn the_api_of_a_node_is_where_the_configuration_says_or_beside_its_grpc() {
+    let nodes = "[api]\naddr = \"0.0.0.0:8091\"\n[cluster]\nnode_grpc_addrs = [\"1@a:5363\", \"2@[::1]:5363\"]\n";
+    let urls = |text: &str| {
+        let config = good(text, &[]);
+        config.cluster.api_urls(&config.api)
+    };
+    let beside = [(1, "http://a:8091".to_owned()), (2, "http://[::1]:8091".to_owned())];
+    assert_eq!(urls(nodes), beside);
+    assert!(urls(&format!("{nodes}peer_tls = true\n"))[0].1.starts_with("https://a:"));
+    let given = format!("{nodes}node_api_addrs = [\"1@http://x:1\", \"2@https://y:2\"]\n");
+    assert_eq!(urls(&given), [(1, "http://x:1".to_owned()), (2, "https://y:2".to_owned())]);
 }
 
 #[test]

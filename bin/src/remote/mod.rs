@@ -2,12 +2,13 @@
 
 mod acl;
 mod api;
+mod cluster;
 mod password;
 mod users;
 
 use std::process::ExitCode;
 
-use crate::cli::{AclCommand, ApiArgs, Global, UsersCommand};
+use crate::cli::{AclCommand, ApiArgs, ClusterCommand, Global, UsersCommand};
 
 pub use api::Api;
 
@@ -47,6 +48,11 @@ pub fn users(global: &Global, args: &ApiArgs, command: &UsersCommand) -> ExitCod
 /// `ciqadamq acl ...`
 pub fn acl(global: &Global, args: &ApiArgs, command: &AclCommand) -> ExitCode {
     run(global, args, async |api| acl::run(&api, command, args.json).await)
+}
+
+/// `ciqadamq cluster ...`
+pub fn cluster(global: &Global, args: &ApiArgs, command: &ClusterCommand) -> ExitCode {
+    run(global, args, async |api| cluster::run(&api, command, args.json).await)
 }
 
 /// Runs a command; what it returns is printed.

@@ -15,7 +15,7 @@ pub struct DirectoryError {
     pub reason: String,
 }
 
-/// Why a change was not made. In every case nothing was changed.
+/// Why a change was not made. In every case but [`Unconfirmed`](ExecuteError::Unconfirmed) nothing was changed.
 #[derive(Debug, Clone, Error)]
 pub enum ExecuteError {
     /// The command does not fit the record.
@@ -27,6 +27,9 @@ pub enum ExecuteError {
     /// No quorum, or the disk does not take writes; try again later.
     #[error("the user directory does not take changes now: {0}")]
     Unavailable(String),
+    /// It was begun, and its outcome is not known: it may have been made, or be made later. Look before trying again.
+    #[error("the outcome of a user change is not known: {0}")]
+    Unconfirmed(String),
 }
 
 /// Which users to list.

@@ -11,6 +11,9 @@
 //! | [`PasswordHashing`] | auth | REST |
 //! | [`SessionControl`] | auth | REST |
 //! | [`Principals`] | a plain map, filled by auth | topic-acl, REST |
+//! | [`InternalService`] | whoever answers other nodes | REST, which mounts it |
+//! | [`Peers`] | `ciqadamq-peers` | whoever asks other nodes |
+//! | [`ClusterPart`] | whoever is replicated | REST |
 //! | [`AccessRules`] | pure functions | auth (wills), topic-acl, REST |
 //!
 //! **The model in one paragraph.** Every change of a user gets a [`Revision`], counting up. A record carries the
@@ -21,9 +24,11 @@
 
 mod access;
 mod budget;
+mod cluster;
 mod command;
 mod directory;
 mod health;
+mod internal;
 mod principal;
 mod secret;
 mod sessions;
@@ -35,9 +40,13 @@ pub use access::{
     TopicTemplate,
 };
 pub use budget::LogBudget;
+pub use cluster::{ClusterPart, ClusterParts, MembersError, RaftPeer, RaftRole, RaftView};
 pub use command::{Applied, Command, Decision, Rejection, UserPatch, decide};
 pub use directory::{DirectoryError, DirectoryStatus, ExecuteError, UserDirectory, UserObserver, UserPage, UserQuery};
 pub use health::{Condition, Health};
+pub use internal::{
+    INTERNAL_BODY_BYTES_MAX, InternalService, InternalServices, NodeId, PeerError, Peers, Reachability, ServiceError,
+};
 pub use principal::{Principal, Principals};
 pub use secret::Secret;
 pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery};

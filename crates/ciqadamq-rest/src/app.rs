@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ciqadamq_core::{AccessRules, Applied, Command, Health, PasswordHashing, SessionControl, User, UserDirectory};
+use ciqadamq_core::{
+    AccessRules, Applied, ClusterParts, Command, Health, InternalServices, PasswordHashing, SessionControl, User,
+    UserDirectory,
+};
 use parking_lot::RwLock;
 use salvo::Depot;
 use tokio::sync::Semaphore;
@@ -32,6 +35,10 @@ pub struct RestDeps {
     pub rules: Arc<AccessRules>,
     /// what `GET /ready` asks
     pub health: Arc<Health>,
+    /// what `/internal/v1/{service}` calls
+    pub internal: Arc<InternalServices>,
+    /// what `/api/v1/cluster` shows and changes
+    pub cluster: Arc<ClusterParts>,
     /// who may call; keep a clone to rotate them
     pub tokens: Arc<Tokens>,
     /// what `GET /metrics` shows; the API adds its own

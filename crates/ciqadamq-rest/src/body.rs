@@ -25,11 +25,26 @@ pub(crate) async fn read_object(req: &mut Request, bytes_max: usize, patience: D
     match tokio::time::timeout(patience, collect(body, capacity, bytes_max)).await {
         // Passwords pass through here, so the buffer is wiped when it is dropped.
         Ok(bytes) => parse_object(&bytes?),
-        Err(_) => {
-            let error = format!("the body did not arrive within {} s", patience.as_secs_f32());
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, error).closing())
-        }
+        Err(_) => Err(late(patience)),
     }
+}
+
+/// Reads the body as bytes, whatever it is declared as, within the same bounds.
+pub(crate) async fn read_bytes(req: &mut Request, bytes_max: usize, patience: Duration) -> Result<Vec<u8>, ApiError> {
+    let declared = req.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > bytes_max as u64) {
+        return Err(too_large(bytes_max));
+    }
+    let body = req.take_body();
+    match tokio::time::timeout(patience, collect(body, declared.map_or(0, |length| length as usize), bytes_max)).await {
+        Ok(bytes) => Ok(std::mem::take(&mut *bytes?)),
+        Err(_) => Err(late(patience)),
+    }
+}
+
+fn late(patience: Duration) -> ApiError {
+    let error = format!("the body did not arrive within {} s", patience.as_secs_f32());
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, error).closing()
 }
 
 async fn collect(mut body: ReqBody, capacity: usize, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, ApiError> {

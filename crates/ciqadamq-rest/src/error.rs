@@ -140,6 +140,12 @@ impl From<ExecuteError> for ApiError {
                 tracing::warn!(%reason, "a user change was refused");
                 Self::unavailable("the user directory does not take changes now; try again")
             }
+            // No Retry-After: trying again blindly may meet the change itself.
+            ExecuteError::Unconfirmed(reason) => {
+                tracing::warn!(%reason, "the outcome of a user change is not known");
+                let error = "the change was begun and may still be made; look at the user before trying again";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
+            }
         }
     }
 }

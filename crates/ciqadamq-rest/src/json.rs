@@ -74,6 +74,17 @@ impl Object {
         }
     }
 
+    /// A whole number within bounds that must be there.
+    pub(crate) fn required_number(&mut self, key: &str, min: u64, max: u64) -> Result<u64, ApiError> {
+        match self.take(key) {
+            (_, None) => Err(self.missing(key)),
+            (path, Some(Value::Number(n))) => n.as_u64().filter(|n| (min..=max).contains(n)).ok_or_else(|| {
+                ApiError::field(path.clone(), format!("`{path}` must be a whole number from {min} to {max}"))
+            }),
+            (path, Some(other)) => Err(wrong_type(path, "a number", &other)),
+        }
+    }
+
     /// An object that must be there.
     pub(crate) fn required_object(&mut self, key: &str) -> Result<Self, ApiError> {
         match self.take(key) {

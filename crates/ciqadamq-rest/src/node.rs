@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use ciqadamq_core::Condition;
+use ciqadamq_core::{Condition, RaftView};
 use salvo::Depot;
 use salvo::http::StatusCode;
 use salvo::oapi::{ToSchema, endpoint};
@@ -90,6 +90,74 @@ pub(crate) struct NodeState {
     plugins: Option<Vec<PluginView>>,
     /// its copy of the user directory
     users: UsersState,
+    /// what it replicates with others, by name (`users`, `routes`)
+    rafts: BTreeMap<&'static str, RaftState>,
+}
+
+/// A replicated part as a node sees it. What the node does not know is null.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = RaftState))]
+pub(crate) struct RaftState {
+    /// `leader`, `follower`, `candidate`, `learner`, or `out` while it takes no part
+    role: &'static str,
+    /// id of the node that leads
+    leader: Option<u64>,
+    /// the term
+    term: u64,
+    /// last entry of the log here
+    last_log_index: Option<u64>,
+    /// last entry known to be on a quorum
+    committed_index: Option<u64>,
+    /// last entry that took effect here
+    applied_index: Option<u64>,
+    /// ids of the nodes that vote
+    voters: Vec<u64>,
+    /// ids of the nodes that follow without a vote
+    learners: Vec<u64>,
+    /// why it does not work here; null when it does
+    problem: Option<String>,
+    /// the other members
+    peers: Vec<PeerState>,
+}
+
+/// Another member of a replicated part.
+#[derive(Debug, Serialize, ToSchema)]
+#[salvo(schema(name = PeerState))]
+pub(crate) struct PeerState {
+    /// its id
+    id: u64,
+    /// its API
+    url: Option<String>,
+    /// whether it answered the last call; null if it was not called
+    reachable: Option<bool>,
+    /// last entry known to be in its log; only the leader knows
+    matched_index: Option<u64>,
+    /// entries it is behind; only the leader knows
+    lag: Option<u64>,
+}
+
+impl From<RaftView> for RaftState {
+    fn from(view: RaftView) -> Self {
+        let peers = view.peers.into_iter().map(|peer| PeerState {
+            id: peer.node,
+            url: peer.url,
+            reachable: peer.reachable,
+            matched_index: peer.matched_index,
+            lag: peer.lag,
+        });
+        Self {
+            role: view.role.as_str(),
+            leader: view.leader,
+            term: view.term,
+            last_log_index: view.last_log_index,
+            committed_index: view.committed_index,
+            applied_index: view.applied_index,
+            voters: view.voters,
+            learners: view.learners,
+            problem: view.problem,
+            peers: peers.collect(),
+        }
+    }
 }
 
 /// The user directory of a node.
@@ -193,6 +261,7 @@ pub(crate) async fn show_cluster(depot: &mut Depot) -> Answer {
             bytes: status.bytes,
             read_only: status.read_only,
         },
+        rafts: app.deps.cluster.all().into_iter().map(|(name, part)| (name, part.raft().into())).collect(),
     };
     Reply::json(&ClusterView { node: id, nodes: vec![this] })
 }

@@ -10,7 +10,7 @@ use salvo::http::{Method, Request};
 use salvo::routing::{Filter, PathState};
 use salvo::{Handler, Router, async_trait};
 
-use crate::{acl, docs, internal, node, sessions, users};
+use crate::{acl, docs, internal, members, node, services, sessions, users};
 
 /// Who may call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { path: "/api/v1/sessions/{clientid}", methods: &["DELETE"], guard: Guard::Management },
     Route { path: "/api/v1/acl/check", methods: &["POST"], guard: Guard::Management },
     Route { path: "/api/v1/cluster", methods: &["GET"], guard: Guard::Management },
+    Route { path: "/api/v1/cluster/members", methods: &["POST"], guard: Guard::Management },
+    Route { path: "/api/v1/cluster/members/{id}", methods: &["DELETE"], guard: Guard::Management },
     Route { path: "/api/v1/openapi.json", methods: &["GET"], guard: Guard::Management },
     Route { path: "/health", methods: &["GET"], guard: Guard::Open },
     Route { path: "/ready", methods: &["GET"], guard: Guard::Open },
@@ -50,6 +52,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { path: "/docs", methods: &["GET"], guard: Guard::Docs },
     Route { path: "/internal/users-full", methods: &["GET"], guard: Guard::Replication },
     Route { path: "/internal/replicate", methods: &["POST"], guard: Guard::Replication },
+    Route { path: "/internal/v1/{service}", methods: &["POST"], guard: Guard::Replication },
 ];
 
 impl Route {
@@ -105,7 +108,13 @@ pub(crate) fn router() -> Router {
                         .push(Router::with_path("{clientid}").delete(sessions::end_session)),
                 )
                 .push(Router::with_path("acl/check").post(acl::check_access))
-                .push(Router::with_path("cluster").push(get(node::show_cluster)))
+                .push(
+                    Router::with_path("cluster").push(get(node::show_cluster)).push(
+                        Router::with_path("members")
+                            .post(members::add_member)
+                            .push(Router::with_path("{id}").delete(members::remove_member)),
+                    ),
+                )
                 .push(Router::with_path("openapi.json").push(get(docs::show_openapi))),
         )
         .push(Router::with_path("health").push(get(node::show_health)))
@@ -115,7 +124,8 @@ pub(crate) fn router() -> Router {
         .push(
             Router::with_path("internal")
                 .push(Router::with_path("users-full").push(get(internal::export_users)))
-                .push(Router::with_path("replicate").post(internal::replicate)),
+                .push(Router::with_path("replicate").post(internal::replicate))
+                .push(Router::with_path("v1/{service}").post(services::call_service)),
         )
 }
 

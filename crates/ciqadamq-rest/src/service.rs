@@ -46,7 +46,7 @@ impl Handler for Pipeline {
                 let patience = self.app.config.request_timeout.saturating_mul(2);
                 if tokio::time::timeout(patience, ctrl.call_next(req, depot, res)).await.is_err() {
                     let error = "the request took too long; a change it asked for may still be made";
-                    ApiError::unavailable(error).closing().render(res);
+                    late(found, error).closing().render(res);
                 }
             }
             Err(refusal) => {
@@ -59,6 +59,14 @@ impl Handler for Pipeline {
         let status = res.status_code.unwrap_or(StatusCode::OK);
         self.app.metrics.answered(route, &method, status, started.elapsed().as_secs_f64());
         tracing::debug!(%method, route, status = status.as_u16(), peer = ?peer, "REST request");
+    }
+}
+
+/// Another node takes a 503 for "nothing was done", so it is told something else.
+fn late(found: Option<(&'static Route, Option<&str>)>, error: &'static str) -> ApiError {
+    match found {
+        Some((route, _)) if route.guard == Guard::Replication => ApiError::new(StatusCode::GATEWAY_TIMEOUT, error),
+        _ => ApiError::unavailable(error),
     }
 }
 

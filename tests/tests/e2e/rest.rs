@@ -182,6 +182,7 @@ fn the_api_describes_itself() {
         ("/api/v1/sessions/{clientid}", vec!["delete"]),
         ("/api/v1/acl/check", vec!["post"]),
         ("/api/v1/cluster", vec!["get"]),
+        ("/api/v1/cluster/members", vec!["post"]),
         ("/ready", vec!["get"]),
         ("/metrics", vec!["get"]),
     ] {

@@ -119,6 +119,9 @@ fn without_the_token_nothing_is_read_and_nothing_told() {
         ("DELETE", "/api/v1/sessions/x"),
         ("POST", "/api/v1/acl/check"),
         ("GET", "/api/v1/cluster"),
+        ("POST", "/api/v1/cluster/members"),
+        ("DELETE", "/api/v1/cluster/members/2"),
+        ("POST", "/internal/v1/users"),
         ("GET", "/internal/users-full"),
         ("POST", "/internal/replicate"),
     ] {

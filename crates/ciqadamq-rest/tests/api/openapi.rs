@@ -12,6 +12,8 @@ pub const PATHS: &[(&str, &[&str])] = &[
     ("/api/v1/sessions/{clientid}", &["delete"]),
     ("/api/v1/acl/check", &["post"]),
     ("/api/v1/cluster", &["get"]),
+    ("/api/v1/cluster/members", &["post"]),
+    ("/api/v1/cluster/members/{id}", &["delete"]),
     ("/api/v1/openapi.json", &["get"]),
     ("/health", &["get"]),
     ("/ready", &["get"]),
@@ -19,6 +21,7 @@ pub const PATHS: &[(&str, &[&str])] = &[
     ("/docs", &["get"]),
     ("/internal/users-full", &["get"]),
     ("/internal/replicate", &["post"]),
+    ("/internal/v1/{service}", &["post"]),
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ciqadamq_core::{AccessRules, Health, Secret};
+use ciqadamq_core::{AccessRules, ClusterParts, Health, InternalServices, Secret};
 use ciqadamq_rest::{RestConfig, RestDeps, Server, Tokens};
 use reqwest::Method;
 use serde_json::Value;
@@ -25,6 +25,8 @@ pub struct Api {
     pub sessions: Arc<FakeSessions>,
     pub health: Arc<Health>,
     pub tokens: Arc<Tokens>,
+    pub internal: Arc<InternalServices>,
+    pub cluster: Arc<ClusterParts>,
     pub client: reqwest::Client,
 }
 
@@ -34,6 +36,8 @@ pub struct Parts {
     pub sessions: Arc<FakeSessions>,
     pub health: Arc<Health>,
     pub tokens: Arc<Tokens>,
+    pub internal: Arc<InternalServices>,
+    pub cluster: Arc<ClusterParts>,
 }
 
 impl Parts {
@@ -45,6 +49,8 @@ impl Parts {
             sessions: Arc::default(),
             health: Arc::default(),
             tokens: Arc::new(Tokens::new(&Secret::new(TOKEN), replication.as_ref()).unwrap()),
+            internal: Arc::default(),
+            cluster: Arc::default(),
         }
     }
 
@@ -59,6 +65,8 @@ impl Parts {
             rules: Arc::new(rules.unwrap()),
             health: self.health.clone(),
             tokens: self.tokens.clone(),
+            internal: self.internal.clone(),
+            cluster: self.cluster.clone(),
             metrics: prometheus::Registry::new(),
         }
     }
@@ -75,9 +83,9 @@ pub async fn start() -> Api {
 pub async fn start_with(config: RestConfig, replication: Option<&str>) -> Api {
     let parts = Parts::new(replication);
     let server = Server::start(config, parts.deps(), Arc::new(FakeNode)).await.unwrap();
-    let Parts { directory, passwords, sessions, health, tokens } = parts;
+    let Parts { directory, passwords, sessions, health, tokens, internal, cluster } = parts;
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap();
-    Api { addr: server.local_addr(), server, directory, passwords, sessions, health, tokens, client }
+    Api { addr: server.local_addr(), server, directory, passwords, sessions, health, tokens, internal, cluster, client }
 }
 
 /// Status and body of an answer; a body that is no JSON is a string.
