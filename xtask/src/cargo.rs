@@ -61,10 +61,15 @@ pub fn metadata(args: &[&str]) -> anyhow::Result<serde_json::Value> {
 
 /// The broker's binary, as a build with the given profile leaves it.
 pub fn broker_binary(release: bool) -> anyhow::Result<PathBuf> {
+    let profile = if release { "release" } else { "debug" };
+    Ok(target_directory()?.join(profile).join(format!("ciqadamq{}", env::consts::EXE_SUFFIX)))
+}
+
+/// Where builds go.
+pub fn target_directory() -> anyhow::Result<PathBuf> {
     let metadata = metadata(&["--no-deps"])?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
-    let profile = if release { "release" } else { "debug" };
-    Ok(Path::new(target).join(profile).join(format!("ciqadamq{}", env::consts::EXE_SUFFIX)))
+    Ok(target.into())
 }
 
 /// The protobuf compiler to hand to build scripts; `None` if they find one by themselves.

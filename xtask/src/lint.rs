@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::bail;
 
 use crate::cargo::{cargo, execute, is_there};
-use crate::licences;
+use crate::{licences, perf};
 
 type Check = fn() -> anyhow::Result<()>;
 
@@ -34,11 +34,14 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 fn formatting() -> anyhow::Result<()> {
-    execute(&mut cargo(&["fmt", "--all", "--check"])?)
+    execute(&mut cargo(&["fmt", "--all", "--check"])?)?;
+    execute(&mut cargo(&["fmt", "--manifest-path", "perf/Cargo.toml", "--check"])?)
 }
 
 fn clippy() -> anyhow::Result<()> {
-    execute(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?)
+    execute(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?)?;
+    let mut own = cargo(&["clippy", "--all-targets", "--locked"])?;
+    execute(own.args(perf::package()?).args(["--", "-D", "warnings"]))
 }
 
 fn documentation() -> anyhow::Result<()> {

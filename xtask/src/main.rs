@@ -7,6 +7,7 @@ mod cargo;
 mod ci;
 mod licences;
 mod lint;
+mod perf;
 mod quick_start;
 mod run;
 mod spdx;
@@ -31,6 +32,15 @@ enum Task {
     Lint,
     /// What has to pass before a change goes in: test and lint
     Ci,
+    /// Throughput, latency and CPU of deliveries, alone or against other brokers
+    #[command(disable_help_flag = true)]
+    Perf(perf::Args),
+    /// CPU and memory for growing numbers of clients, idle and with messages
+    #[command(disable_help_flag = true)]
+    PerfResources(perf::Args),
+    /// Where the broker's CPU time goes under a workload
+    #[command(disable_help_flag = true)]
+    Flamegraph(perf::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -39,5 +49,8 @@ fn main() -> anyhow::Result<()> {
         Task::Test(args) => test::run(&args),
         Task::Lint => lint::run(),
         Task::Ci => ci::run(),
+        Task::Perf(args) => perf::run("perf", &args),
+        Task::PerfResources(args) => perf::run("perf-resources", &args),
+        Task::Flamegraph(args) => perf::run("flamegraph", &args),
     }
 }

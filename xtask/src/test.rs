@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::cargo::{broker_binary, cargo, execute, is_there};
+use crate::perf;
 
 /// What to run.
 #[derive(Debug, Default, clap::Args)]
@@ -31,11 +32,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let tested = execute(&mut tests);
 
+    // The load generator is a workspace of its own; its tests measure the same broker.
+    let measured = if args.filter.is_empty() {
+        let mut tests = cargo(&["test", "--locked"])?;
+        execute(tests.args(perf::package()?).env("CIQADAMQ_BIN", broker_binary(false)?))
+    } else {
+        Ok(())
+    };
+
     // nextest does not know documentation tests.
     let documented = if args.filter.is_empty() {
         execute(&mut cargo(&["test", "--workspace", "--locked", "--doc"])?)
     } else {
         Ok(())
     };
-    tested.and(documented)
+    tested.and(measured).and(documented)
 }
