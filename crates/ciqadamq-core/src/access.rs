@@ -8,14 +8,16 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::topic::{
-    FilterFault, FilterPrefix, TopicNameFault, filter_contains, is_valid_filter, is_valid_share_name, split_prefix,
-    topic_name_fault,
+    FilterFault, FilterPrefix, TopicNameFault, filter_contains, has_more_levels, is_valid_filter, is_valid_share_name,
+    split_prefix, topic_name_fault,
 };
 
 /// Most entries of `acl.publish_topics`: each is looked at on every publish.
 pub const PUBLISH_TOPICS_MAX: usize = 64;
 /// Most fan-out or admin prefixes.
 pub const PREFIXES_MAX: usize = 64;
+/// Most levels of a topic name or filter, unless [`AccessRules::with_levels_max`] says otherwise.
+pub const LEVELS_MAX: usize = 128;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +86,18 @@ pub enum PublishRefusal {
     /// addressed to a client id instead of subscribers
     #[error("messages to a single client id are for superusers")]
     Targeted,
+    /// a Retained Message, which are for superusers (`acl.retain`)
+    #[error("retained messages are for superusers")]
+    RetainNotAllowed,
+    /// one Retained Message more than a user may leave (`limits.retained_per_user`)
+    #[error("the user has as many retained messages as it may")]
+    TooManyRetained,
+    /// a property that the standard forbids, which a strict subscriber would be disconnected for
+    #[error("a string property holds U+0000, or the response topic a wildcard")]
+    Malformed,
+    /// said to be UTF-8 and is not
+    #[error("the payload is not UTF-8, as its format indicator says")]
+    PayloadFormat,
     /// the user lost the right to act
     #[error("the session's user was withdrawn")]
     Withdrawn,
@@ -99,6 +113,10 @@ impl PublishRefusal {
             Self::TopicName(_) => "invalid_topic",
             Self::NotGranted => "not_granted",
             Self::Targeted => "targeted",
+            Self::RetainNotAllowed => "retain_not_allowed",
+            Self::TooManyRetained => "too_many_retained",
+            Self::Malformed => "malformed_properties",
+            Self::PayloadFormat => "payload_format",
             Self::Withdrawn => "withdrawn",
             Self::Unknown => "unknown_user",
         }
@@ -120,6 +138,9 @@ pub enum SubscribeRefusal {
     /// no rule contains it
     #[error("no rule contains this filter")]
     NotGranted,
+    /// one subscription more than a session may have (`limits.subscriptions_per_session`)
+    #[error("the session has as many subscriptions as it may")]
+    TooMany,
     /// the user lost the right to act
     #[error("the session's user was withdrawn")]
     Withdrawn,
@@ -136,6 +157,7 @@ impl SubscribeRefusal {
             Self::Reserved => "reserved",
             Self::PrefixDisabled => "prefix_disabled",
             Self::NotGranted => "not_granted",
+            Self::TooMany => "too_many_subscriptions",
             Self::Withdrawn => "withdrawn",
             Self::Unknown => "unknown_user",
         }
@@ -235,6 +257,8 @@ pub struct AccessRules {
     fanout: Vec<Prefix>,
     admin: Vec<Prefix>,
     limit_prefixes: bool,
+    levels_max: usize,
+    retain_for_superusers: bool,
 }
 
 impl AccessRules {
@@ -258,7 +282,14 @@ impl AccessRules {
         let fanout = prefixes("acl.fanout_prefixes", fanout_prefixes, &mut errors);
         let admin = prefixes("acl.admin_prefixes", admin_prefixes, &mut errors);
         if errors.is_empty() {
-            Ok(Self { publish_topics: templates, fanout, admin, limit_prefixes: false })
+            Ok(Self {
+                publish_topics: templates,
+                fanout,
+                admin,
+                limit_prefixes: false,
+                levels_max: LEVELS_MAX,
+                retain_for_superusers: false,
+            })
         } else {
             Err(errors)
         }
@@ -271,10 +302,35 @@ impl AccessRules {
         self
     }
 
+    /// Bounds the levels of topic names and filters, superusers' included: the engine walks them recursively.
+    #[must_use]
+    pub fn with_levels_max(mut self, levels: usize) -> Self {
+        self.levels_max = levels.max(1);
+        self
+    }
+
+    /// Leaves the retain flag to superusers.
+    #[must_use]
+    pub fn with_retain_for_superusers(mut self, on: bool) -> Self {
+        self.retain_for_superusers = on;
+        self
+    }
+
+    /// Whether `subject` may set the retain flag of a message or Will that it may publish.
+    pub fn may_retain(&self, subject: &Subject<'_>) -> Result<(), PublishRefusal> {
+        if self.retain_for_superusers && !subject.superuser {
+            return Err(PublishRefusal::RetainNotAllowed);
+        }
+        Ok(())
+    }
+
     /// Whether `subject` may publish to `topic`, and have a Will there.
     pub fn may_publish(&self, subject: &Subject<'_>, topic: &str) -> Result<Grant, PublishRefusal> {
         if let Some(fault) = topic_name_fault(topic) {
             return Err(fault.into());
+        }
+        if has_more_levels(topic, self.levels_max) {
+            return Err(TopicNameFault::TooManyLevels.into());
         }
         if subject.superuser {
             return Ok(Grant::Superuser);
@@ -300,6 +356,9 @@ impl AccessRules {
         filter: &str,
     ) -> Result<Grant, SubscribeRefusal> {
         is_valid_filter(filter)?;
+        if has_more_levels(filter, self.levels_max) {
+            return Err(FilterFault::TooManyLevels.into());
+        }
         match prefix {
             Some(FilterPrefix::Share(name)) if !is_valid_share_name(name) => return Err(FilterFault::Prefix.into()),
             Some(FilterPrefix::Exclusive | FilterPrefix::Limit(_)) if !self.limit_prefixes => {

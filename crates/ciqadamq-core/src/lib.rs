@@ -10,6 +10,7 @@
 //! | [`UserObserver`] | auth | the user store, on every change |
 //! | [`PasswordHashing`] | auth | REST |
 //! | [`SessionControl`] | auth | REST |
+//! | [`RetainedQuota`] | `ciqadamq-retain` | topic-acl |
 //! | [`Principals`] | a plain map, filled by auth | topic-acl, REST |
 //! | [`InternalService`] | whoever answers other nodes | REST, which mounts it |
 //! | [`Peers`] | `ciqadamq-peers` | whoever asks other nodes |
@@ -29,15 +30,24 @@ mod command;
 mod directory;
 mod health;
 mod internal;
+mod meter;
 mod principal;
+mod retained;
 mod secret;
 mod sessions;
 mod topic;
 mod user;
 
+/// Target of log events that say who did what, or was refused what: the names of `event` are stable, see
+/// `docs/security.md`.
+pub const AUDIT: &str = "audit";
+
+/// What a refusal of a malformed packet says, for whoever tells the client (MQTT 5.0 reason code 0x81).
+pub const MALFORMED: &str = "malformed packet";
+
 pub use access::{
-    AccessRules, AccessRulesError, Grant, PREFIXES_MAX, PUBLISH_TOPICS_MAX, PublishRefusal, Subject, SubscribeRefusal,
-    TopicTemplate,
+    AccessRules, AccessRulesError, Grant, LEVELS_MAX, PREFIXES_MAX, PUBLISH_TOPICS_MAX, PublishRefusal, Subject,
+    SubscribeRefusal, TopicTemplate,
 };
 pub use budget::LogBudget;
 pub use cluster::{ClusterPart, ClusterParts, MembersError, RaftPeer, RaftRole, RaftView};
@@ -47,11 +57,13 @@ pub use health::{Condition, Health};
 pub use internal::{
     INTERNAL_BODY_BYTES_MAX, InternalService, InternalServices, NodeId, PeerError, Peers, Reachability, ServiceError,
 };
-pub use principal::{Principal, Principals};
+pub use meter::{Meter, Rate};
+pub use principal::{Principal, Principals, TooManySessions};
+pub use retained::RetainedQuota;
 pub use secret::Secret;
 pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery};
 pub use topic::{
-    FilterFault, FilterPrefix, TopicNameFault, filter_contains, filter_matches, is_valid_filter, split_prefix,
-    topic_name_fault,
+    FilterFault, FilterPrefix, TopicNameFault, filter_contains, filter_matches, has_malformed_properties,
+    is_valid_filter, split_prefix, topic_name_fault,
 };
 pub use user::{InvalidName, PASSWORD_BYTES_MAX, PasswordHash, Revision, User, UserChange, UserId, Username};

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
+use thiserror::Error;
 
-use crate::{Revision, Subject, UserChange, UserId};
+use crate::{Meter, Revision, Subject, UserChange, UserId};
 
 /// The user behind one session, as of its login.
 ///
@@ -25,6 +26,8 @@ pub struct Principal {
     pub tag: u64,
     /// What the directory had applied when the password was checked.
     pub login: Revision,
+    /// what the connection sent lately
+    pub meter: Meter,
     since: Instant,
     superuser: AtomicBool,
     admin: AtomicBool,
@@ -48,6 +51,7 @@ impl Principal {
             client_id: client_id.into(),
             tag,
             login,
+            meter: Meter::default(),
             since: Instant::now(),
             superuser: AtomicBool::new(superuser),
             admin: AtomicBool::new(admin),
@@ -97,6 +101,11 @@ impl Principal {
     }
 }
 
+/// A user has as many sessions as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the user has as many sessions as it may")]
+pub struct TooManySessions;
+
 /// The principals of all sessions of this node, online or offline, by client id and by username.
 ///
 /// Bounded by the number of sessions.
@@ -120,9 +129,27 @@ impl Principals {
 
     /// Makes `principal` the one behind its client id.
     pub fn insert(&self, principal: Arc<Principal>) {
+        self.put(&mut self.by_user.lock(), principal);
+    }
+
+    /// The same, unless it would be one session more than `max` of its user; 0 is no bound.
+    ///
+    /// Sessions whose client is away count, and one that is taken over counts once.
+    pub fn insert_within(&self, principal: Arc<Principal>, max: usize) -> Result<(), TooManySessions> {
         let mut by_user = self.by_user.lock();
+        place_in(&by_user, &principal, max)?;
+        self.put(&mut by_user, principal);
+        Ok(())
+    }
+
+    /// Whether [`Principals::insert_within`] would succeed now.
+    pub fn has_place(&self, principal: &Principal, max: usize) -> Result<(), TooManySessions> {
+        place_in(&self.by_user.lock(), principal, max)
+    }
+
+    fn put(&self, by_user: &mut HashMap<String, Vec<String>>, principal: Arc<Principal>) {
         if let Some(old) = self.by_client.insert(principal.client_id.clone(), principal.clone()) {
-            forget(&mut by_user, &old);
+            forget(by_user, &old);
         }
         by_user.entry(principal.username.clone()).or_default().push(principal.client_id.clone());
     }
@@ -153,6 +180,15 @@ impl Principals {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_client.is_empty()
+    }
+}
+
+fn place_in(by_user: &HashMap<String, Vec<String>>, principal: &Principal, max: usize) -> Result<(), TooManySessions> {
+    match by_user.get(&principal.username) {
+        Some(clients) if max > 0 && clients.len() >= max && !clients.contains(&principal.client_id) => {
+            Err(TooManySessions)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -203,6 +239,21 @@ mod tests {
         gone.sort();
         assert_eq!(gone, ["c1", "c2"]);
         assert!(all.get("c1").unwrap().is_withdrawn() && !all.get("c3").unwrap().is_withdrawn());
+    }
+
+    #[test]
+    fn a_user_gets_no_more_sessions_than_the_bound_and_keeps_those_it_has() {
+        let all = Principals::new();
+        for client in ["c1", "c2"] {
+            all.insert_within(principal("a", client, 1, 1), 2).unwrap();
+        }
+        assert_eq!(all.insert_within(principal("a", "c3", 1, 1), 2), Err(TooManySessions));
+        assert!(all.get("c3").is_none());
+        all.insert_within(principal("a", "c2", 2, 1), 2).unwrap();
+        all.insert_within(principal("b", "c3", 1, 1), 2).unwrap();
+        all.remove("c1", 1);
+        all.insert_within(principal("a", "c4", 1, 1), 2).unwrap();
+        all.insert_within(principal("a", "c5", 1, 1), 0).unwrap();
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub enum TopicNameFault {
     /// over 65,535 bytes (MQTT-4.7.3-3)
     #[error("topic name too long")]
     TooLong,
+    /// more levels than `limits.topic_levels`
+    #[error("too many levels in a topic name")]
+    TooManyLevels,
 }
 
 /// Why a Topic Filter is not one.
@@ -40,6 +43,9 @@ pub enum FilterFault {
     /// over 65,535 bytes
     #[error("topic filter too long")]
     TooLong,
+    /// more levels than `limits.topic_levels`
+    #[error("too many levels in a topic filter")]
+    TooManyLevels,
     /// `$share` without a valid Share Name and a filter behind it (MQTT-4.8.2-1, -2), or `$limit` without a number
     #[error("malformed subscription prefix")]
     Prefix,
@@ -61,6 +67,18 @@ pub fn topic_name_fault(name: &str) -> Option<TopicNameFault> {
         0 => Some(TopicNameFault::Nul),
         _ => None,
     })
+}
+
+/// Whether the text properties of a message hold what the standard forbids: U+0000 (MQTT-1.5.4-2), or a wildcard in the
+/// Response Topic (MQTT-3.3.2-14). A strict subscriber would have to close its connection over it.
+pub fn has_malformed_properties<'a>(texts: impl IntoIterator<Item = &'a str>, response_topic: Option<&str>) -> bool {
+    texts.into_iter().any(|text| text.bytes().any(|b| b == 0))
+        || response_topic.is_some_and(|topic| topic_name_fault(topic).is_some())
+}
+
+/// Whether a topic name or filter has more than `max` levels. Free for what is shorter than that.
+pub(crate) fn has_more_levels(topic: &str, max: usize) -> bool {
+    topic.len() >= max && topic.bytes().filter(|b| *b == b'/').count() >= max
 }
 
 /// Whether `filter` (without a `$share/...` prefix) is a Topic Filter.

@@ -127,3 +127,30 @@ proptest! {
         prop_assert_eq!(own_topics_contain("ua", &filter), filter_contains("+/ua/#", &filter));
     }
 }
+
+#[test]
+fn deep_names_and_filters_are_refused_even_to_a_superuser() {
+    let root = Subject { superuser: true, ..A };
+    let deep = |levels: usize| vec!["x"; levels].join("/");
+    let rules = rules().with_levels_max(10);
+    assert!(rules.may_publish(&root, &deep(10)).is_ok());
+    assert_eq!(
+        rules.may_publish(&root, &deep(11)),
+        Err(PublishRefusal::TopicName(crate::TopicNameFault::TooManyLevels))
+    );
+    assert!(rules.may_subscribe(&root, &deep(10)).is_ok());
+    assert_eq!(rules.may_subscribe(&root, &deep(11)), Err(SubscribeRefusal::Filter(crate::FilterFault::TooManyLevels)));
+    // Empty levels are levels.
+    assert!(rules.may_subscribe(&A, &format!("chat/ua{}", "/".repeat(9))).is_err());
+    assert!(rules.may_subscribe(&A, &format!("chat/ua{}", "/".repeat(8))).is_ok());
+    assert!(rules.may_subscribe(&A, &format!("$share/g/chat/ua{}", "/".repeat(9))).is_err());
+}
+
+#[test]
+fn the_retain_flag_may_be_for_superusers_only() {
+    let root = Subject { superuser: true, ..A };
+    assert!(rules().may_retain(&A).is_ok());
+    let strict = rules().with_retain_for_superusers(true);
+    assert_eq!(strict.may_retain(&A), Err(PublishRefusal::RetainNotAllowed));
+    assert!(strict.may_retain(&root).is_ok());
+}
