@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ciqadamq_core::{
-    AccessRules, Applied, ClusterParts, Command, Health, InternalServices, PasswordHashing, SessionControl, User,
-    UserDirectory,
+    AUDIT, AccessRules, Applied, ClusterParts, Command, Health, InternalServices, LogBudget, PasswordHashing,
+    SessionControl, User, UserDirectory,
 };
 use parking_lot::RwLock;
 use salvo::Depot;
@@ -52,6 +52,8 @@ pub(crate) struct App {
     pub(crate) node: Arc<dyn NodeView>,
     pub(crate) metrics: Metrics,
     pub(crate) brake: Brake,
+    /// log lines about braked sources
+    pub(crate) braked: LogBudget,
     pub(crate) openapi: String,
     pub(crate) started: Instant,
     pub(crate) local_addr: RwLock<Option<SocketAddr>>,
@@ -63,6 +65,8 @@ pub(crate) struct App {
 pub(crate) struct Call {
     pub(crate) app: Arc<App>,
     pub(crate) peer: Option<SocketAddr>,
+    /// which token opened the route
+    pub(crate) by: &'static str,
     /// the path's parameter, decoded
     pub(crate) parameter: String,
 }
@@ -98,12 +102,13 @@ impl Call {
             .try_acquire_owned()
             .map_err(|_| ApiError::unavailable("too many user changes are under way; try again"))?;
         let directory = self.app.deps.directory.clone();
-        let peer = self.peer();
+        let (peer, by) = (self.peer(), self.by);
         let task = tokio::spawn(async move {
             let username = command.username().clone();
             let outcome = directory.execute(command).await;
             if let Ok(applied) = &outcome {
-                tracing::info!(event, %username, detail, revision = %applied.revision, %peer, "user changed");
+                let revision = tracing::field::display(applied.revision);
+                tracing::info!(target: AUDIT, event, %username, detail, revision, by, %peer, "user changed");
             }
             drop(permit);
             outcome

@@ -43,7 +43,8 @@ impl Brake {
     }
 }
 
-fn network(source: IpAddr) -> IpAddr {
+/// What one host is known by: its IPv4 address, or its IPv6 /64 network.
+pub(crate) fn network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct RestConfig {
     /// Where to listen. Port 0 takes a free one, see [`crate::RestHandle::local_addr`].
     pub addr: SocketAddr,
+    /// `/internal/*` answers here and nowhere else. `None`: at `addr`, with everything else. Default none.
+    pub internal_addr: Option<SocketAddr>,
     /// Longest request body in bytes; a longer one is answered with 413. Default 65,536, at least 1,024.
     pub body_bytes_max: usize,
     /// How long a connection may take to send a whole request head, and how long it may idle between two requests.
@@ -21,6 +23,9 @@ pub struct RestConfig {
     /// Connections served at once. Further ones wait in the listen queue of the operating system until one is free.
     /// Default 1,024, at least 1.
     pub max_connections: usize,
+    /// Connections of one address (IPv6: one /64 network) at once; a further one is closed. Behind a proxy all have the
+    /// proxy's. Default 256, 0 is no bound.
+    pub max_connections_per_address: usize,
     /// How long [`crate::RestHandle::shutdown`] waits for requests under way before it cuts them. Default 5 s.
     pub shutdown_grace: Duration,
     /// `GET /metrics` answers without a token. Default false.
@@ -40,11 +45,13 @@ impl RestConfig {
     pub fn new(addr: SocketAddr) -> Self {
         Self {
             addr,
+            internal_addr: None,
             body_bytes_max: 64 * 1024,
             header_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
             max_connections: 1024,
+            max_connections_per_address: 256,
             shutdown_grace: Duration::from_secs(5),
             metrics_open: false,
             docs_open: true,

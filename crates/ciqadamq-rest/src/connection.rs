@@ -5,8 +5,10 @@
 //! soon as any crate of the program switches that on, where one connection carries many requests and none of our
 //! limits.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +18,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use prometheus::IntGauge;
 use salvo::http::ResBody;
 use salvo::http::header::CONNECTION;
@@ -30,6 +33,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
+use crate::brake::network;
 use crate::config::RestConfig;
 
 /// Longest request head, and the read buffer of a connection.
@@ -74,6 +78,7 @@ pub(crate) struct Gate {
     listener: TcpListener,
     local_addr: SocketAddr,
     slots: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
     open: IntGauge,
     header_timeout: Duration,
     write_timeout: Duration,
@@ -85,6 +90,7 @@ impl Gate {
             local_addr: listener.local_addr()?,
             listener,
             slots: Arc::new(Semaphore::new(config.max_connections)),
+            addresses: Arc::new(Addresses { max: config.max_connections_per_address, counts: Mutex::default() }),
             open,
             header_timeout: config.header_timeout,
             write_timeout: config.write_timeout,
@@ -98,9 +104,13 @@ impl Gate {
     async fn accept(&self) -> (Wire, SocketAddr) {
         // Nobody closes the semaphore; were it closed, there would be no place.
         let Ok(permit) = self.slots.clone().acquire_owned().await else { return std::future::pending().await };
-        let (tcp, peer) = loop {
+        let (tcp, peer, address) = loop {
             match self.listener.accept().await {
-                Ok(accepted) => break accepted,
+                Ok((tcp, peer)) => match self.addresses.enter(peer.ip()) {
+                    Some(address) => break (tcp, peer, address),
+                    // One address must not take all places: it is closed, and the next one may come.
+                    None => drop(tcp),
+                },
                 Err(e) => {
                     tracing::warn!(error = %e, "a REST connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -111,20 +121,54 @@ impl Gate {
         if let Err(e) = tcp.set_nodelay(true) {
             tracing::debug!(error = %e, "no TCP_NODELAY on a REST connection");
         }
-        (Wire::new(tcp, self.write_timeout, Slot::new(permit, self.open.clone())), peer)
+        (Wire::new(tcp, self.write_timeout, Slot::new(permit, address, self.open.clone())), peer)
+    }
+}
+
+/// Connections by address; none is remembered that has no connection.
+struct Addresses {
+    max: usize,
+    counts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One connection of an address, until dropped.
+struct OfAddress(Arc<Addresses>, IpAddr);
+
+impl Addresses {
+    fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<OfAddress> {
+        let ip = network(ip);
+        let mut counts = self.counts.lock();
+        let count = counts.entry(ip).or_insert(0);
+        if self.max > 0 && *count >= self.max {
+            return None;
+        }
+        *count += 1;
+        Some(OfAddress(self.clone(), ip))
+    }
+}
+
+impl Drop for OfAddress {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut count) = self.0.counts.lock().entry(self.1) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
 /// A place among the connections, given back when the connection ends.
 struct Slot {
     _permit: OwnedSemaphorePermit,
+    _address: OfAddress,
     open: IntGauge,
 }
 
 impl Slot {
-    fn new(permit: OwnedSemaphorePermit, open: IntGauge) -> Self {
+    fn new(permit: OwnedSemaphorePermit, address: OfAddress, open: IntGauge) -> Self {
         open.inc();
-        Self { _permit: permit, open }
+        Self { _permit: permit, _address: address, open }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `/internal/*`: users with their password hashes, for migration and backup, in the shapes of ciqadamq 1.0.
 
-use ciqadamq_core::{Command, PasswordHash, User, UserId, UserQuery, Username};
+use ciqadamq_core::{AUDIT, Command, PasswordHash, User, UserId, UserQuery, Username};
 use salvo::Depot;
 use salvo::http::{Request, StatusCode};
 use salvo::oapi::{ToSchema, endpoint};
@@ -113,7 +113,8 @@ impl Replication {
 )]
 pub(crate) async fn export_users(depot: &mut Depot) -> Answer {
     let call = Call::of(depot)?;
-    tracing::info!(event = "users_exported", peer = call.peer(), "users with password hashes are being read");
+    let (by, peer) = (call.by, call.peer());
+    tracing::info!(target: AUDIT, event = "users_exported", by, peer, "users with password hashes are being read");
     let query = UserQuery { limit: PAGE, ..UserQuery::default() };
     listing::stream_all(call, query, |user| serde_json::to_vec(&FullUser::from(user))).await
 }

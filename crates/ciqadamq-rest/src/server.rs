@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ciqadamq_core::LogBudget;
 use parking_lot::RwLock;
 use salvo::Service;
 use thiserror::Error;
@@ -20,7 +21,7 @@ use crate::docs;
 use crate::metrics::Metrics;
 use crate::node::NodeView;
 use crate::routes;
-use crate::service::Pipeline;
+use crate::service::{Pipeline, Scope};
 
 /// How much longer than the grace a shutdown may take: what was cut has to come to its end.
 const CUT_TIME: Duration = Duration::from_secs(1);
@@ -34,6 +35,14 @@ pub enum RestError {
     /// the address is taken, or not ours
     #[error("api.addr: cannot listen on {addr}; stop what holds it or choose another address")]
     Bind {
+        /// the address
+        addr: SocketAddr,
+        /// why
+        source: io::Error,
+    },
+    /// the address of the internal routes is taken, or not ours
+    #[error("api.internal_addr: cannot listen on {addr}; stop what holds it or choose another address")]
+    BindInternal {
         /// the address
         addr: SocketAddr,
         /// why
@@ -63,6 +72,7 @@ impl App {
             metrics,
             openapi,
             brake: Brake::default(),
+            braked: LogBudget::new(1, Duration::from_secs(1)),
             started: Instant::now(),
             local_addr: RwLock::new(None),
             changes: Arc::new(Semaphore::new(CHANGES_MAX as usize)),
@@ -76,6 +86,7 @@ pub struct Server {
     local_addr: SocketAddr,
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<()>>,
+    internal: Option<(SocketAddr, JoinHandle<()>)>,
 }
 
 impl Server {
@@ -94,16 +105,33 @@ impl Server {
         let local_addr = gate.local_addr();
         *app.local_addr.write() = Some(local_addr);
 
-        let service = Service::new(routes::router()).hoop(Pipeline { app: app.clone() });
+        let internal = match app.config.internal_addr {
+            Some(addr) => Some(internal_gate(&app, addr).await?),
+            None => None,
+        };
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(serve(gate, service, app.config.shutdown_grace, stopped));
+        let run = |gate, scope| {
+            let service = Service::new(routes::router()).hoop(Pipeline { app: app.clone(), scope });
+            tokio::spawn(serve(gate, service, app.config.shutdown_grace, stopped.clone()))
+        };
+        let scope = if internal.is_some() { Scope::Public } else { Scope::All };
+        let task = run(gate, scope);
+        let internal = internal.map(|gate| (gate.local_addr(), run(gate, Scope::Internal)));
+        if let Some((addr, _)) = &internal {
+            tracing::info!(%addr, "internal REST API listens");
+        }
         tracing::info!(addr = %local_addr, "REST API listens");
         if !app.deps.tokens.has_replication_token() {
             tracing::warn!(
                 "/internal/ takes the management token; set api.repl_token to keep password hashes from its holders"
             );
         }
-        Ok(Self { app, local_addr, stop, task: Some(task) })
+        Ok(Self { app, local_addr, stop, task: Some(task), internal })
+    }
+
+    /// Where `/internal/*` answers, if it has a listener of its own.
+    pub fn internal_addr(&self) -> Option<SocketAddr> {
+        self.internal.as_ref().map(|(addr, _)| *addr)
     }
 
     /// Where it listens, with the real port.
@@ -118,14 +146,21 @@ impl Server {
         let grace = self.app.config.shutdown_grace;
         self.stop.send_replace(true);
         let Some(mut task) = self.task.take() else { return };
+        let mut internal = self.internal.take().map(|(_, task)| task);
         let finish = async {
             if (&mut task).await.is_err() {
                 tracing::error!("the REST API broke off before it was stopped");
+            }
+            if let Some(task) = &mut internal
+                && task.await.is_err()
+            {
+                tracing::error!("the internal REST API broke off before it was stopped");
             }
             self.app.changes_finished().await;
         };
         if tokio::time::timeout(grace.saturating_add(CUT_TIME), finish).await.is_err() {
             task.abort();
+            internal.iter().for_each(JoinHandle::abort);
             tracing::warn!("REST requests were cut off");
         }
         *self.app.local_addr.write() = None;
@@ -139,5 +174,14 @@ impl Drop for Server {
         if let Some(task) = &self.task {
             task.abort();
         }
+        if let Some((_, task)) = &self.internal {
+            task.abort();
+        }
     }
+}
+
+async fn internal_gate(app: &App, addr: SocketAddr) -> Result<Gate, RestError> {
+    let bind = |source| RestError::BindInternal { addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(bind)?;
+    Gate::new(listener, &app.config, app.metrics.connections.clone()).map_err(bind)
 }

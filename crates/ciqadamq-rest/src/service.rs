@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ciqadamq_core::AUDIT;
 use prometheus::IntGauge;
 use salvo::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS,
@@ -23,9 +24,30 @@ use crate::tokens::Credential;
 /// Route label of requests to no known path.
 const UNMATCHED: &str = "unmatched";
 
+/// Which routes a listener answers; the others do not exist there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    All,
+    /// all but `/internal/*`
+    Public,
+    /// `/internal/*` alone
+    Internal,
+}
+
+impl Scope {
+    fn has(self, route: &Route) -> bool {
+        match self {
+            Self::All => true,
+            Self::Public => route.guard != Guard::Replication,
+            Self::Internal => route.guard == Guard::Replication,
+        }
+    }
+}
+
 /// Wraps every handler.
 pub(crate) struct Pipeline {
     pub(crate) app: Arc<App>,
+    pub(crate) scope: Scope,
 }
 
 #[async_trait]
@@ -36,7 +58,7 @@ impl Handler for Pipeline {
         let method = req.method().clone();
         let peer = req.remote_addr().clone().into_std();
         let path = req.uri().path().to_owned();
-        let found = routes::find(&path);
+        let found = routes::find(&path).filter(|(route, _)| self.scope.has(route));
         let route = found.map_or(UNMATCHED, |(route, _)| route.path);
 
         match self.admit(req, found, peer) {
@@ -77,7 +99,8 @@ impl Pipeline {
         found: Option<(&'static Route, Option<&str>)>,
         peer: Option<SocketAddr>,
     ) -> Result<Call, ApiError> {
-        let guard = found.map_or(Guard::Management, |(route, _)| route.guard);
+        let stranger = if self.scope == Scope::Internal { Guard::Replication } else { Guard::Management };
+        let guard = found.map_or(stranger, |(route, _)| route.guard);
         if let Some(credential) = self.credential(guard) {
             self.check_token(req, credential, peer)?;
         }
@@ -91,7 +114,8 @@ impl Pipeline {
             .decode_utf8()
             .map_err(|_| ApiError::bad_request("the path is not UTF-8"))?
             .into_owned();
-        Ok(Call { app: self.app.clone(), peer, parameter })
+        let by = self.credential(guard).map_or("nobody", |credential| self.app.deps.tokens.name(credential));
+        Ok(Call { app: self.app.clone(), peer, by, parameter })
     }
 
     fn credential(&self, guard: Guard) -> Option<Credential> {
@@ -117,12 +141,18 @@ impl Pipeline {
         let wait = peer.and_then(|peer| self.app.brake.wrong(peer.ip(), Instant::now()));
         if let Some(wait) = wait {
             refused("braked");
+            if let Some(suppressed) = self.app.braked.spend() {
+                let peer = peer.map(tracing::field::display);
+                tracing::warn!(target: AUDIT, event = "token_refused", reason = "braked", peer, suppressed, "REST source braked");
+            }
             let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens from this address; wait");
             return Err(error.retry_after(wait.as_secs() + 1));
         }
         refused("wrong");
         // Bounded by the brake: at most so many lines a minute and source.
-        tracing::warn!(peer = ?peer, credential = ?credential, "wrong REST token");
+        let peer = peer.map(tracing::field::display);
+        let credential = self.app.deps.tokens.name(credential);
+        tracing::warn!(target: AUDIT, event = "token_refused", reason = "wrong", credential, peer, "wrong REST token");
         Err(ApiError::unauthorized("the token is wrong", "Bearer realm=\"ciqadamq\", error=\"invalid_token\""))
     }
 

@@ -1,6 +1,6 @@
 //! `/api/v1/sessions`: looking at sessions and ending them.
 
-use ciqadamq_core::{SessionInfo, SessionQuery};
+use ciqadamq_core::{AUDIT, SessionInfo, SessionQuery};
 use salvo::Depot;
 use salvo::http::{Request, StatusCode};
 use salvo::oapi::{ToSchema, endpoint};
@@ -120,6 +120,7 @@ pub(crate) async fn end_session(depot: &mut Depot) -> Answer {
     if !call.app.deps.sessions.end(&call.parameter).await {
         return Err(ApiError::new(StatusCode::NOT_FOUND, "no such session"));
     }
-    tracing::info!(event = "session_ended", client_id = call.parameter, peer = call.peer(), "session ended");
+    let (client_id, by, peer) = (&*call.parameter, call.by, call.peer());
+    tracing::info!(target: AUDIT, event = "session_ended", client_id, by, peer, "session ended");
     Ok(Reply::no_content())
 }

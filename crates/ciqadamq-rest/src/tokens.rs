@@ -112,6 +112,14 @@ impl Tokens {
         self.replication.read().is_some()
     }
 
+    /// By which token what `credential` guards is opened, for the audit.
+    pub fn name(&self, credential: Credential) -> &'static str {
+        match credential {
+            Credential::Replication if self.has_replication_token() => "replication",
+            _ => "management",
+        }
+    }
+
     /// Whether `presented` opens what `credential` guards.
     pub fn admits(&self, credential: Credential, presented: &[u8]) -> bool {
         let presented = digest(presented);

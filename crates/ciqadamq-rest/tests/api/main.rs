@@ -5,6 +5,7 @@ mod access;
 mod cluster;
 mod fakes;
 mod internal;
+mod internal_listener;
 mod limits;
 mod listing;
 mod misuse;
