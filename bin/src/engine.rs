@@ -15,6 +15,9 @@ use crate::official;
 /// Ids of the engine's listeners. They stand in session ids, so they stay the same whatever the ports are.
 const TCP_LISTENER: u16 = 1;
 const GATE_LISTENER: u16 = 2;
+/// Most levels of a filter where no access rule bounds them: the engine walks filters recursively, and tens of thousands
+/// of levels end the process.
+const LEVELS_MAX: usize = 1000;
 /// Tries to find a free port for the internal listener.
 const PORT_TRIES: usize = 16;
 
@@ -40,16 +43,19 @@ pub struct Listeners {
 impl Listeners {
     /// Binds what the engine serves itself: plain TCP, unless PROXY headers come first, and the internal listener that
     /// the gate speaks to, if there is a gate.
-    pub fn bind(mqtt: &Mqtt, with_gate: bool) -> anyhow::Result<Self> {
+    ///
+    /// The access rule bounds the levels of topics, with the right codes. Without it the engine has to.
+    pub fn bind(mqtt: &Mqtt, with_gate: bool, with_acl: bool) -> anyhow::Result<Self> {
+        let levels_max = if with_acl { 0 } else { LEVELS_MAX };
         let tcp = match mqtt.tcp_addr {
             Some(addr) if !mqtt.proxy_protocol => {
-                let listener = settings(mqtt, "tcp", addr).bind();
+                let listener = settings(mqtt, "tcp", addr).max_topic_levels(levels_max).bind();
                 let listener = listener.with_context(|| format!("mqtt.tcp_addr: {addr} cannot be opened"))?;
                 Some(listener.tcp()?)
             }
             _ => None,
         };
-        Ok(Self { tcp, gate: if with_gate { Some(bind_internal(mqtt)?) } else { None } })
+        Ok(Self { tcp, gate: if with_gate { Some(bind_internal(mqtt, levels_max)?) } else { None } })
     }
 
     /// Where the gate finds the engine.
@@ -71,11 +77,11 @@ impl Listeners {
 }
 
 /// The engine takes the listener's port for granted as configured, so it must be known before: find a free one first.
-fn bind_internal(mqtt: &Mqtt) -> anyhow::Result<(Listener, SocketAddr)> {
+fn bind_internal(mqtt: &Mqtt, levels_max: usize) -> anyhow::Result<(Listener, SocketAddr)> {
     let mut last = None;
     for _ in 0..PORT_TRIES {
         let addr = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|probe| probe.local_addr())?;
-        match settings(mqtt, "gate", addr).proxy_protocol(true).bind() {
+        match settings(mqtt, "gate", addr).max_topic_levels(levels_max).proxy_protocol(true).bind() {
             Ok(listener) => return Ok((listener.tcp()?, addr)),
             Err(error) => last = Some(error),
         }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthDeps, EnginePeer, HashPool, Sessions};
-use ciqadamq_core::{ClusterParts, Condition, Health, InternalServices, Principals};
+use ciqadamq_core::{ClusterParts, Condition, Health, InternalServices, Principals, RetainedQuota};
 use ciqadamq_gate::Gate;
 use ciqadamq_rest::RestDeps;
+use ciqadamq_retain::Keeper;
 use ciqadamq_user_store::{StoreConfig, UserStore};
 use prometheus::Registry;
 use tracing::{info, warn};
@@ -40,8 +41,10 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     // What can be refused is opened before anything runs.
     let management = settings::management_token(config)?;
     let _peers = settings::peers(config, management.clone())?;
-    let gate = settings::gate(&config.mqtt, &metrics)?;
-    let listeners = Listeners::bind(&config.mqtt, gate.is_some())?;
+    let gate = settings::gate(config, &metrics)?;
+    let acl_enabled =
+        config.acl.enabled && !config.auth.disabled && starts("ciqadamq-auth") && starts("ciqadamq-topic-acl");
+    let listeners = Listeners::bind(&config.mqtt, gate.is_some(), acl_enabled)?;
     let store = UserStore::open(StoreConfig::at(&config.db.url.path)).context("user store")?;
     let auth_config = settings::auth(config);
     let pool = Arc::new(
@@ -68,8 +71,14 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     if starts("ciqadamq-user-store") {
         ciqadamq_user_store::register(&scx, store.clone(), &metrics).await.context("ciqadamq-user-store")?;
     }
+    let mut retained = None;
+    if starts("ciqadamq-retain") {
+        let max = config.limits.retained_per_user;
+        let keeper = Keeper::new(max, store.clone(), principals.clone(), &metrics)?;
+        ciqadamq_retain::register(&scx, keeper.clone(), &*store).await.context("ciqadamq-retain")?;
+        retained = Some(keeper as Arc<dyn RetainedQuota>);
+    }
     let mut auth = None;
-    let mut acl_enabled = false;
     if starts("ciqadamq-auth") && config.auth.disabled {
         ciqadamq_auth::register_disabled(&scx).await.context("ciqadamq-auth")?;
     } else if starts("ciqadamq-auth") {
@@ -81,12 +90,12 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             sessions: sessions.clone(),
         };
         auth = Some(ciqadamq_auth::register(&scx, &auth_config, deps, &metrics).await.context("ciqadamq-auth")?);
-        acl_enabled = config.acl.enabled && starts("ciqadamq-topic-acl");
     }
     if acl_enabled {
-        let registered =
-            ciqadamq_topic_acl::register(&scx, settings::acl(config), rules.clone(), principals, &metrics).await;
-        registered.context("ciqadamq-topic-acl")?;
+        let acl = settings::acl(config);
+        ciqadamq_topic_acl::register(&scx, acl, rules.clone(), principals, retained, &metrics)
+            .await
+            .context("ciqadamq-topic-acl")?;
     } else {
         warn!("the access rule is off: every client may subscribe and publish everything");
     }

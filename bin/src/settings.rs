@@ -5,20 +5,26 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthConfig, HashParams, Silent};
-use ciqadamq_core::{AccessRules, Peers, Secret};
+use ciqadamq_core::{AccessRules, Peers, Rate, Secret};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
 use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
-use ciqadamq_topic_acl::AclConfig;
+use ciqadamq_topic_acl::{AclConfig, Limits};
 use prometheus::Registry;
 use rmqtt::codec::types::QoS;
 use tracing::info;
 
-use crate::config::{Config, Mqtt, OTHER_AUTHENTICATION, OnDeny};
+use crate::config::{Config, OTHER_AUTHENTICATION, OnDeny, RetainFor};
 
 pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
     let acl = &config.acl;
     AccessRules::new(&acl.publish_topics, &acl.fanout_prefixes, &acl.admin_prefixes)
+        .map(|rules| {
+            rules
+                .with_limit_prefixes(acl.limit_prefixes)
+                .with_levels_max(config.limits.topic_levels)
+                .with_retain_for_superusers(acl.retain == RetainFor::Superusers)
+        })
         .map_err(|errors| anyhow::anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
 }
 
@@ -36,10 +42,14 @@ pub fn auth(config: &Config) -> AuthConfig {
         failures_per_address: auth.brake_failures_per_address,
         brake_window: Duration::from_secs(auth.brake_window_secs),
         max_connections: config.mqtt.max_connections,
+        sessions_per_user: config.limits.sessions_per_user,
+        lag_max: Duration::from_secs(config.limits.lag_secs.into()),
         // The gate keeps the time of everything that comes through it.
         silent: config.mqtt.tcp_addr.filter(|_| !config.mqtt.proxy_protocol).map(|addr| Silent {
             port: addr.port(),
             timeout: Duration::from_secs(config.mqtt.connect_timeout_secs.into()),
+            max: config.limits.unauthenticated,
+            max_per_address: config.limits.unauthenticated_per_address,
         }),
         defer_unknown: OTHER_AUTHENTICATION.iter().any(|name| config.plugins.starts(name, false)),
     }
@@ -57,11 +67,23 @@ pub fn acl(config: &Config) -> AclConfig {
             OnDeny::Drop => ciqadamq_topic_acl::OnDeny::Drop,
         },
         auto_subscribe: config.fanout.auto_subscribe.then_some(qos),
+        limits: Limits {
+            publish: Rate {
+                messages: config.limits.publish_messages_per_sec,
+                bytes: config.limits.publish_bytes_per_sec.into(),
+            },
+            subscriptions_per_session: config.limits.subscriptions_per_session,
+        },
     }
 }
 
 pub fn rest(config: &Config, acl_enabled: bool) -> RestConfig {
-    RestConfig { acl_enabled, version: env!("CARGO_PKG_VERSION").into(), ..RestConfig::new(config.api.addr) }
+    RestConfig {
+        internal_addr: config.api.internal_addr,
+        acl_enabled,
+        version: env!("CARGO_PKG_VERSION").into(),
+        ..RestConfig::new(config.api.addr)
+    }
 }
 
 /// The management token: as configured, else from the file next to the database, made at first start.
@@ -101,7 +123,8 @@ pub fn peers(config: &Config, management: Secret) -> anyhow::Result<Arc<dyn Peer
 /// The gate with its listeners bound; `None` if there is nothing for it to do.
 ///
 /// Everything but plain TCP goes through it, and plain TCP too where PROXY headers come first.
-pub fn gate(mqtt: &Mqtt, metrics: &Registry) -> anyhow::Result<Option<Gate>> {
+pub fn gate(config: &Config, metrics: &Registry) -> anyhow::Result<Option<Gate>> {
+    let mqtt = &config.mqtt;
     let tls = match (&mqtt.tls_cert, &mqtt.tls_key) {
         (Some(cert), Some(key)) => Some(tls_config(cert, key, mqtt.tls_client_ca.as_deref())?),
         _ => None,
@@ -124,6 +147,8 @@ pub fn gate(mqtt: &Mqtt, metrics: &Registry) -> anyhow::Result<Option<Gate>> {
     let config = GateConfig {
         connect_timeout: Duration::from_secs(mqtt.connect_timeout_secs.into()),
         max_packet_size: mqtt.max_packet_size,
+        max_pending: config.limits.unauthenticated,
+        max_pending_per_ip: config.limits.unauthenticated_per_address,
         ..GateConfig::new(listeners)
     };
     Ok(Some(Gate::bind(config, metrics)?))

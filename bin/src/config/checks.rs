@@ -26,6 +26,7 @@ pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
     ("ciqadamq-topic-acl", &["ciqadamq-auth"]),
     ("ciqadamq-rest", &["ciqadamq-user-store", "ciqadamq-auth"]),
     ("ciqadamq-expiry", &[]),
+    ("ciqadamq-retain", &["ciqadamq-user-store"]),
     ("ciqadamq-metrics", &[]),
 ];
 
@@ -76,6 +77,7 @@ fn listeners(reading: &mut Reading) {
         all.push(("cluster.grpc_laddr", reading.config.cluster.grpc_laddr));
         all.push(("cluster.raft_laddr", reading.config.cluster.raft_laddr));
     }
+    all.extend(reading.config.api.internal_addr.map(|addr| ("api.internal_addr", addr)));
     let mut clashes = Vec::new();
     for (i, (key, addr)) in all.iter().enumerate() {
         if let Some((other, _)) = all[..i].iter().find(|(_, other)| clash(*other, *addr)) {

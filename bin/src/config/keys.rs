@@ -6,7 +6,7 @@
 use super::kinds::{
     Addr, Bool, Choice, Database, FilePath, Filter, Hidden, Input, Int, Kind, List, NodeList, Opt, Size,
 };
-use super::model::{Config, OnDeny, SecretsProvider};
+use super::model::{Config, OnDeny, RetainFor, SecretsProvider};
 
 /// One key.
 pub struct Key {
@@ -94,6 +94,7 @@ keys! {
     mqtt.persist_messages = Bool;
 
     api.addr = Addr;
+    api.internal_addr = Opt(Addr);
     api.token ("API_TOKEN") = Opt(TOKEN);
     api.repl_token ("REPL_TOKEN") = Opt(TOKEN);
     api.token_overlap_secs ("API_TOKEN_OVERLAP_SECS") = Int::<u32>(0, 86_400);
@@ -108,7 +109,19 @@ keys! {
     acl.fanout_prefixes = List;
     acl.admin_prefixes = List;
     acl.limit_prefixes = Bool;
+    acl.retain = Choice(&[("allowed", RetainFor::Everybody), ("superusers", RetainFor::Superusers)]);
     acl.on_deny = Choice(&[("disconnect", OnDeny::Disconnect), ("drop", OnDeny::Drop)]);
+
+    limits.sessions_per_user = Int::<usize>(0, 100_000_000);
+    limits.subscriptions_per_session = Int::<usize>(0, 1_000_000);
+    // The engine walks topics recursively.
+    limits.topic_levels = Int::<usize>(1, 512);
+    limits.publish_messages_per_sec = Int::<u32>(0, 10_000_000);
+    limits.publish_bytes_per_sec = Size(0, u32::MAX);
+    limits.retained_per_user = Int::<usize>(0, 100_000_000);
+    limits.unauthenticated = Int::<usize>(0, 10_000_000);
+    limits.unauthenticated_per_address = Int::<usize>(0, 10_000_000);
+    limits.lag_secs = Int::<u32>(0, 3600);
 
     auth.cache_ttl_secs ("AUTH_CACHE_TTL_SECS") = Int::<u64>(0, YEAR_SECS);
     auth.hash_concurrency ("AUTH_HASH_CONCURRENCY") = Int::<usize>(1, 1024);

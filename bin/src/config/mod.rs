@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use checks::{OTHER_AUTHENTICATION, OWN_PLUGINS};
 pub use files::Source;
-pub use model::{Config, LogFilter, Mqtt, OnDeny};
+pub use model::{Config, LogFilter, Mqtt, OnDeny, RetainFor};
 pub use print::effective;
 pub use problem::{Place, Problem, Problems};
 
@@ -72,6 +72,15 @@ pub fn load(overrides: &Overrides, official: &[&str], inspect: Inspect) -> Resul
 pub fn load_values(overrides: &Overrides, official: &[&str]) -> Result<Loaded, Problems> {
     let (reading, source) = read_all(overrides, official, |name| std::env::var_os(name));
     finish(reading, source, Vec::new())
+}
+
+/// Reads and checks a text alone: no environment, no command line, no disk.
+#[allow(dead_code, reason = "for the fuzz target, which takes this module in as a file")]
+pub fn from_text(text: &str, official: &[&str]) -> Result<Config, Problems> {
+    let mut reading = Reading::default();
+    reading.file(Path::new("c.toml"), text);
+    checks::run(&mut reading, official, |_| false);
+    finish(reading, Source::BuiltIn, Vec::new()).map(|loaded| loaded.config)
 }
 
 fn read_all(

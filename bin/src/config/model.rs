@@ -20,6 +20,8 @@ pub struct Config {
     pub fanout: Fanout,
     /// who may publish and subscribe what
     pub acl: Acl,
+    /// what one client may use up
+    pub limits: Limits,
     /// who may connect
     pub auth: Auth,
     /// where secrets come from
@@ -120,6 +122,8 @@ impl Mqtt {
 pub struct Api {
     /// REST, health and metrics
     pub addr: SocketAddr,
+    /// `/internal/` on a listener of its own; `None` = at `addr`
+    pub internal_addr: Option<SocketAddr>,
     /// the management token; `None` = one is made and kept in a file
     pub token: Option<Secret>,
     /// the token of `/internal/`; `None` = the management token
@@ -130,7 +134,7 @@ pub struct Api {
 
 impl Default for Api {
     fn default() -> Self {
-        Self { addr: any(8090), token: None, repl_token: None, token_overlap_secs: 60 }
+        Self { addr: any(8090), internal_addr: None, token: None, repl_token: None, token_overlap_secs: 60 }
     }
 }
 
@@ -197,6 +201,8 @@ pub struct Acl {
     pub admin_prefixes: Vec<String>,
     /// allow the subscription prefixes `$exclusive/` and `$limit/{n}/`
     pub limit_prefixes: bool,
+    /// who may set the retain flag
+    pub retain: RetainFor,
     /// what follows a refused publish
     pub on_deny: OnDeny,
 }
@@ -209,6 +215,7 @@ impl Default for Acl {
             fanout_prefixes: vec!["fanout".into()],
             admin_prefixes: vec!["adminfanout".into()],
             limit_prefixes: false,
+            retain: RetainFor::Everybody,
             on_deny: OnDeny::Disconnect,
         }
     }
@@ -221,6 +228,54 @@ pub enum OnDeny {
     Disconnect,
     /// acknowledged and dropped
     Drop,
+}
+
+/// Who may set the retain flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetainFor {
+    /// on what one may publish
+    Everybody,
+    /// superusers alone
+    Superusers,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// sessions of one user, online or not; 0 = no limit
+    pub sessions_per_user: usize,
+    /// subscriptions of one session; 0 = no limit
+    pub subscriptions_per_session: usize,
+    /// levels of a topic name or filter
+    pub topic_levels: usize,
+    /// messages a second from one connection; 0 = no limit
+    pub publish_messages_per_sec: u32,
+    /// bytes of topic and payload a second from one connection; 0 = no limit
+    pub publish_bytes_per_sec: u32,
+    /// Retained Messages of one user; 0 = no limit
+    pub retained_per_user: usize,
+    /// connections on which nobody has logged in yet; 0 = no limit
+    pub unauthenticated: usize,
+    /// the same from one address; 0 = no limit
+    pub unauthenticated_per_address: usize,
+    /// how far an online client may be behind with its messages; 0 = no limit. Seconds.
+    pub lag_secs: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions_per_user: 1000,
+            subscriptions_per_session: 1000,
+            topic_levels: 128,
+            publish_messages_per_sec: 1000,
+            publish_bytes_per_sec: 8 * 1024 * 1024,
+            retained_per_user: 100,
+            unauthenticated: 4096,
+            unauthenticated_per_address: 256,
+            lag_secs: 20,
+        }
+    }
 }
 
 /// `[auth]`

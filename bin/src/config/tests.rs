@@ -418,8 +418,16 @@ fn the_sample_passes_and_documents_every_key_with_its_default() {
 
 #[test]
 fn the_sample_still_passes_with_every_default_written_out() {
-    let examples =
-        ["_addr = \"0.0.0.0:8883\"", "_addr = \"0.0.0.0:8084\"", "#tls_", "#token =", "#repl_token", "#pepper", "#dir"];
+    let examples = [
+        "_addr = \"0.0.0.0:8883\"",
+        "_addr = \"0.0.0.0:8084\"",
+        "#tls_",
+        "#internal_addr",
+        "#token =",
+        "#repl_token",
+        "#pepper",
+        "#dir",
+    ];
     let active: Vec<_> = SAMPLE
         .lines()
         .map(|line| match line.strip_prefix('#') {

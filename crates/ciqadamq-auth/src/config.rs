@@ -34,6 +34,10 @@ pub struct AuthConfig {
     pub brake_window: Duration,
     /// Connections at a time; 0 is no bound.
     pub max_connections: usize,
+    /// Sessions of one user, online or not; 0 is no bound. Superusers have none.
+    pub sessions_per_user: usize,
+    /// How far an online client may be behind with its messages before its connection is closed; zero is no bound.
+    pub lag_max: Duration,
     /// Watches the engine's own listener for connections that never finish their CONNECT.
     pub silent: Option<Silent>,
     /// Another authentication plugin is there for names that are not ours. Without one they are refused like wrong
@@ -55,6 +59,8 @@ impl Default for AuthConfig {
             failures_per_address: 100,
             brake_window: Duration::from_secs(60),
             max_connections: 0,
+            sessions_per_user: 0,
+            lag_max: Duration::ZERO,
             silent: None,
             defer_unknown: false,
         }

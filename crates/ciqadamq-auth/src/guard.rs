@@ -49,7 +49,7 @@ struct GuardedEntry {
     ownership: Arc<Ownership>,
     handovers: Arc<Handovers>,
     /// Between `kick` and `set`: the session that is being taken over.
-    taking: Option<(OpenHandover, Waiting)>,
+    taking: Option<(OpenHandover, Waiting, Subscriptions)>,
 }
 
 impl GuardedEntry {
@@ -79,7 +79,7 @@ impl GuardedEntry {
         }
         match self.inner.kick(false, clear_subscriptions, false).await? {
             OfflineSession::Exist(Some(mut info)) => {
-                self.taking = Some((handover, Waiting::take_out(&mut info)));
+                self.taking = Some((handover, Waiting::take_out(&mut info), info.subscriptions.clone()));
                 Ok(OfflineSession::Exist(Some(info)))
             }
             nothing_to_take_over => Ok(nothing_to_take_over),
@@ -149,6 +149,7 @@ impl Entry for GuardedEntry {
         if existing.is_none() && !self.ownership.has_room() {
             return Err(anyhow!("mqtt.max_connections reached"));
         }
+        self.ownership.has_place(&self.inner.id()).await?;
         match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
             Claim::Own if !clean_start => self.take_over(clear_subscriptions).await,
             // Its subscriptions and its queue may hold what the newcomer may not see: it begins anew.
@@ -167,10 +168,12 @@ impl Entry for GuardedEntry {
 
     async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
         let id = session.id.clone();
-        let admission = self.ownership.admit(&id)?;
+        let admission = self.ownership.admit(&id).await?;
         let taking = self.taking.take();
         let handover = match taking {
-            Some((handover, waiting)) => {
+            Some((handover, waiting, subscriptions)) => {
+                // The session's task does it too. Should it never begin, the routes must still be known to be its own.
+                session.subscriptions_extend(subscriptions).await?;
                 waiting.put_into(&session, &tx).await;
                 handover.take(&tx);
                 Some(handover)

@@ -11,13 +11,16 @@
 
 mod brake;
 mod config;
+mod connection;
 mod farewell;
 mod fast;
 mod guard;
 mod handover;
 mod hooks;
+mod laggards;
 mod login;
 mod metrics;
+mod orphans;
 mod ownership;
 mod phc;
 mod plugin;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ciqadamq_core::{
-    AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
+    AUDIT, AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
     PublishRefusal, Revision, Secret, User, UserDirectory, Username,
 };
 use tracing::{debug, warn};
@@ -27,10 +27,21 @@ pub struct Login<'a> {
     pub client_id: &'a str,
     /// peer
     pub address: Option<IpAddr>,
-    /// Topic Name of the Will Message, if there is one
-    pub will_topic: Option<&'a str>,
+    /// the Will Message, if there is one
+    pub will: Option<WillOf<'a>>,
     /// tells this login from others, see [`Principal::tag`]
     pub tag: u64,
+}
+
+/// What is judged of a Will Message.
+#[derive(Debug, Clone, Copy)]
+pub struct WillOf<'a> {
+    /// Topic Name
+    pub topic: &'a str,
+    /// Will Retain
+    pub retain: bool,
+    /// a property holds what the standard forbids
+    pub is_malformed: bool,
 }
 
 /// Why a CONNECT is refused.
@@ -52,6 +63,8 @@ pub enum Refusal {
     Disabled,
     /// the client id belongs to somebody else's session
     ForeignClientId,
+    /// the client id holds U+0000
+    InvalidClientId,
     /// the Will may not be published
     Will(PublishRefusal),
 }
@@ -68,6 +81,7 @@ impl Refusal {
             Self::DirectoryUnavailable => "directory_unavailable",
             Self::Disabled => "disabled",
             Self::ForeignClientId => "foreign_client_id",
+            Self::InvalidClientId => "invalid_client_id",
             Self::Will(_) => "will_not_allowed",
         }
     }
@@ -135,6 +149,7 @@ impl Judge {
                 self.metrics.logins.with_label_values(&[refusal.as_str()]).inc();
                 if let Some(suppressed) = self.log.spend() {
                     warn!(
+                        target: AUDIT,
                         event = "login_refused",
                         reason = refusal.as_str(),
                         username = login.username.unwrap_or_default(),
@@ -160,6 +175,10 @@ impl Judge {
         if username.is_empty() || password.is_empty() {
             return Err(Refusal::MissingCredentials);
         }
+        // MQTT-1.5.4-2; the engine's decoder lets it pass.
+        if login.client_id.contains('\0') {
+            return Err(Refusal::InvalidClientId);
+        }
         // A name that cannot exist and a password that cannot have been set tell a guesser nothing: no need to hash.
         if Username::new(username).is_err() {
             return Err(Refusal::UnknownUser);
@@ -178,13 +197,24 @@ impl Judge {
             return Err(Refusal::Disabled);
         }
         let principal = admit(&user, login, revision);
-        if let Some(topic) = login.will_topic {
-            self.rules.may_publish(&principal.subject(), topic).map_err(Refusal::Will)?;
+        if let Some(will) = login.will {
+            self.judge_will(&principal, will).map_err(Refusal::Will)?;
         }
         if is_foreign(login.client_id, user.userid.as_str()).await {
             return Err(Refusal::ForeignClientId);
         }
         Ok(Arc::new(principal))
+    }
+
+    fn judge_will(&self, principal: &Principal, will: WillOf<'_>) -> Result<(), PublishRefusal> {
+        self.rules.may_publish(&principal.subject(), will.topic)?;
+        if will.is_malformed {
+            return Err(PublishRefusal::Malformed);
+        }
+        if will.retain {
+            self.rules.may_retain(&principal.subject())?;
+        }
+        Ok(())
     }
 
     async fn authenticate(

@@ -16,8 +16,16 @@ pub struct AuthMetrics {
     pub received: IntCounter,
     /// copies of them handed to subscribers' sessions
     pub delivered: IntCounter,
-    /// connections closed that did not finish their CONNECT in time
-    pub silent: IntCounter,
+    /// connections closed that did not finish their CONNECT in time, or were too many
+    pub silent: IntCounterVec,
+    /// pauses after packets of clients that send too fast
+    pub throttled: IntCounter,
+    /// connections closed because their client was too far behind
+    pub laggards: IntCounter,
+    /// sessions revived whose connection was lost before its CONNACK
+    pub orphans: IntCounter,
+    /// connections refused because their user had as many sessions as it may
+    pub too_many_sessions: IntCounter,
 }
 
 impl AuthMetrics {
@@ -48,9 +56,29 @@ impl AuthMetrics {
                 "ciqadamq_messages_delivered_total",
                 "Messages handed to subscribers' sessions, one for each",
             )?,
-            silent: IntCounter::new(
-                "ciqadamq_auth_silent_closed_total",
-                "Connections of the TCP listener closed because they had no online session for too long",
+            silent: IntCounterVec::new(
+                Opts::new(
+                    "ciqadamq_auth_silent_closed_total",
+                    "Connections of the TCP listener closed because they had no online session for too long, or were too \
+                     many",
+                ),
+                &["reason"],
+            )?,
+            throttled: IntCounter::new(
+                "ciqadamq_auth_throttled_total",
+                "Pauses made in reading from clients that publish faster than limits allow",
+            )?,
+            laggards: IntCounter::new(
+                "ciqadamq_auth_laggards_closed_total",
+                "Connections closed because their client took its messages too slowly",
+            )?,
+            orphans: IntCounter::new(
+                "ciqadamq_auth_sessions_revived_total",
+                "Sessions made offline that lost their connection before CONNACK",
+            )?,
+            too_many_sessions: IntCounter::new(
+                "ciqadamq_auth_too_many_sessions_total",
+                "Connections refused because their user had as many sessions as it may",
             )?,
         };
         registry.register(Box::new(metrics.logins.clone()))?;
@@ -58,6 +86,10 @@ impl AuthMetrics {
         registry.register(Box::new(metrics.withdrawn.clone()))?;
         registry.register(Box::new(metrics.contested.clone()))?;
         registry.register(Box::new(metrics.silent.clone()))?;
+        registry.register(Box::new(metrics.throttled.clone()))?;
+        registry.register(Box::new(metrics.laggards.clone()))?;
+        registry.register(Box::new(metrics.too_many_sessions.clone()))?;
+        registry.register(Box::new(metrics.orphans.clone()))?;
         registry.register(Box::new(metrics.received.clone()))?;
         registry.register(Box::new(metrics.delivered.clone()))?;
         Ok(metrics)

@@ -2,20 +2,22 @@
 //! loses the right to it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use ciqadamq_core::{Principal, Principals, Subject, UserChange, UserObserver};
+use ciqadamq_core::{AUDIT, LogBudget, Principal, Principals, Subject, UserChange, UserObserver};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
 use rmqtt::session::Session;
 use rmqtt::types::Id;
 use tokio::sync::{Notify, Semaphore};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config::AuthConfig;
+use crate::farewell::{Farewells, Word};
 use crate::login::Judge;
 use crate::metrics::AuthMetrics;
 use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
@@ -24,6 +26,8 @@ use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
 const PENDING_MAX: Duration = Duration::from_secs(120);
 /// Sessions ended at the same time; each may wait up to five seconds for a stuck client.
 const ENDING_AT_ONCE: usize = 64;
+/// Reason code of MQTT 5.0 §3.2.2.2.
+const QUOTA_EXCEEDED: u8 = 0x97;
 /// How long a client id is waited for whose session ends with its connection, which is still open: a goodbye that was
 /// sent before this CONNECT may be read after it.
 const GOODBYE_WAIT: Duration = Duration::from_millis(100);
@@ -54,14 +58,37 @@ pub(crate) struct Ownership {
     sessions: Arc<Sessions>,
     pub(crate) metrics: Arc<AuthMetrics>,
     max_connections: usize,
+    sessions_per_user: usize,
+    farewells: Arc<Farewells>,
     pub(crate) defer_unknown: bool,
+    /// Clients whose CONNECT is complete and has no answer yet. Bounded by the connections that are open.
+    judging: DashMap<SocketAddr, ()>,
+    log: LogBudget,
     /// Logins that could not be judged, by tag: told "server unavailable" by the guard.
     unjudged: DashMap<u64, Instant>,
     /// Logins that were allowed and have no session yet, by tag.
-    pending: DashMap<u64, (Instant, Arc<Principal>)>,
+    pending: DashMap<u64, Pending>,
     /// Principals whose sessions are to be ended. Bounded by the number of sessions.
     doomed: Mutex<Vec<Arc<Principal>>>,
     wake: Notify,
+}
+
+/// A login that was allowed and has no session yet.
+struct Pending {
+    since: Instant,
+    principal: Arc<Principal>,
+    is_v5: bool,
+}
+
+/// A CONNECT that is being judged, until dropped.
+pub(crate) struct Judging<'a>(&'a DashMap<SocketAddr, ()>, Option<SocketAddr>);
+
+impl Drop for Judging<'_> {
+    fn drop(&mut self) {
+        if let Some(client) = self.1 {
+            self.0.remove(&client);
+        }
+    }
 }
 
 /// Whether whoever is `new` may do all that `old` may: several login names may stand for one person.
@@ -83,6 +110,7 @@ impl Ownership {
         principals: Arc<Principals>,
         sessions: Arc<Sessions>,
         metrics: Arc<AuthMetrics>,
+        farewells: Arc<Farewells>,
         config: &AuthConfig,
     ) -> Self {
         Self {
@@ -92,7 +120,11 @@ impl Ownership {
             sessions,
             metrics,
             max_connections: config.max_connections,
+            sessions_per_user: config.sessions_per_user,
+            farewells,
+            judging: DashMap::new(),
             defer_unknown: config.defer_unknown,
+            log: LogBudget::default(),
             unjudged: DashMap::new(),
             pending: DashMap::new(),
             doomed: Mutex::default(),
@@ -106,8 +138,33 @@ impl Ownership {
     }
 
     /// Remembers a login until its session is set.
-    pub(crate) fn expect(&self, principal: Arc<Principal>) {
-        self.pending.insert(principal.tag, (Instant::now(), principal));
+    pub(crate) fn expect(&self, principal: Arc<Principal>, is_v5: bool) {
+        self.pending.insert(principal.tag, Pending { since: Instant::now(), principal, is_v5 });
+    }
+
+    /// Who is behind a login that has no session yet.
+    pub(crate) fn expected(&self, id: &Id) -> Option<Arc<Principal>> {
+        self.pending.get(&tag_of(id)).map(|pending| pending.principal.clone())
+    }
+
+    /// Notes that the CONNECT of `client` is complete, for as long as it is being judged.
+    pub(crate) fn judging(&self, client: Option<SocketAddr>) -> Judging<'_> {
+        if let Some(client) = client {
+            self.judging.insert(client, ());
+        }
+        Judging(&self.judging, client)
+    }
+
+    /// The clients whose CONNECT is being judged.
+    pub(crate) fn being_judged(&self) -> Vec<SocketAddr> {
+        self.judging.iter().map(|entry| *entry.key()).collect()
+    }
+
+    /// Answers a CONNECT in the engine's place, which is about to refuse it.
+    pub(crate) async fn answer(&self, id: &Id, word: Word) {
+        if let Some(connection) = self.sessions.connection(id) {
+            self.farewells.say(connection, word).await;
+        }
     }
 
     /// Has the guard answer a login that could not be judged, with a code after which clients try again; the engine's
@@ -179,7 +236,7 @@ impl Ownership {
             Some(principal) => principal.userid.to_string(),
             None => self.owner_without_principal(&existing.id),
         };
-        let pending = self.pending.get(&tag_of(connecting)).map(|pending| pending.1.clone());
+        let pending = self.expected(connecting);
         let claimant = match &pending {
             Some(principal) => principal.userid.to_string(),
             None => self.owner_without_principal(connecting),
@@ -193,27 +250,80 @@ impl Ownership {
             return if same_name || is_covered { Claim::Own } else { Claim::OwnWithMoreRights };
         }
         self.metrics.contested.inc();
+        if let Some(suppressed) = self.log.spend() {
+            warn!(
+                target: AUDIT,
+                event = "session_refused",
+                reason = "foreign_client_id",
+                username = connecting.username_ref(),
+                client_id = &*connecting.client_id,
+                address = connecting.remote_addr.map(tracing::field::display),
+                suppressed,
+                "session refused"
+            );
+        }
         Claim::Foreign
     }
 
     /// The session of a login is about to be set: its principal stands behind the client id from now on.
-    pub(crate) fn admit(&self, id: &Id) -> anyhow::Result<Option<Arc<Principal>>> {
-        let Some((_, (_, principal))) = self.pending.remove(&tag_of(id)) else {
+    pub(crate) async fn admit(&self, id: &Id) -> anyhow::Result<Option<Arc<Principal>>> {
+        let Some((_, Pending { principal, is_v5, .. })) = self.pending.remove(&tag_of(id)) else {
             // Let in by another plugin: no principal, and certainly not the one of an earlier session.
             if let Some(earlier) = self.principals.get(&id.client_id) {
+                // The same session once more, with another task.
+                if earlier.tag == tag_of(id) {
+                    return Ok(Some(earlier));
+                }
                 self.principals.remove(&id.client_id, earlier.tag);
             }
             return Ok(None);
         };
         // First into the map, where a change of the user finds it, then the look at the directory: whichever way the
         // two fall, one of them sees the other.
-        self.principals.insert(principal.clone());
+        if let Err(error) = self.principals.insert_within(principal.clone(), self.sessions_max(&principal)) {
+            self.too_many(id, &principal, is_v5).await;
+            return Err(error.into());
+        }
         if !self.judge.still_admits(&principal) {
             principal.withdraw();
             self.principals.remove(&principal.client_id, principal.tag);
             return Err(anyhow!("the user changed during the login"));
         }
         Ok(Some(principal))
+    }
+
+    /// Asked before an existing session is touched: whether the user of a login may have one more.
+    pub(crate) async fn has_place(&self, id: &Id) -> anyhow::Result<()> {
+        let pending = self.pending.get(&tag_of(id)).map(|pending| (pending.principal.clone(), pending.is_v5));
+        let Some((principal, is_v5)) = pending else { return Ok(()) };
+        if let Err(error) = self.principals.has_place(&principal, self.sessions_max(&principal)) {
+            self.too_many(id, &principal, is_v5).await;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    fn sessions_max(&self, principal: &Principal) -> usize {
+        if principal.subject().superuser { 0 } else { self.sessions_per_user }
+    }
+
+    async fn too_many(&self, id: &Id, principal: &Principal, is_v5: bool) {
+        self.metrics.too_many_sessions.inc();
+        if let Some(suppressed) = self.log.spend() {
+            warn!(
+                target: AUDIT,
+                event = "session_refused",
+                reason = "too_many_sessions",
+                username = principal.username,
+                client_id = principal.client_id,
+                address = id.remote_addr.map(tracing::field::display),
+                suppressed,
+                "session refused"
+            );
+        }
+        if is_v5 {
+            self.answer(id, Word::Connack5(QUOTA_EXCEEDED)).await;
+        }
     }
 
     /// The session `id` is over.
@@ -227,7 +337,7 @@ impl Ownership {
         loop {
             // A failed handshake leaves its login behind: nobody tells us, so they are swept.
             if tokio::time::timeout(PENDING_MAX / 4, self.wake.notified()).await.is_err() {
-                self.pending.retain(|_, (since, _)| since.elapsed() < PENDING_MAX);
+                self.pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
                 self.unjudged.retain(|_, since| since.elapsed() < PENDING_MAX);
             }
             let doomed = std::mem::take(&mut *self.doomed.lock());
@@ -270,6 +380,7 @@ impl Ownership {
         if ended {
             self.metrics.withdrawn.inc();
             info!(
+                target: AUDIT,
                 event = "session_withdrawn",
                 username = principal.username,
                 client_id = principal.client_id,

@@ -1,10 +1,11 @@
 //! The plugin: builds the parts, hooks them into the engine, and reports on them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ciqadamq_core::{AccessRules, Principals, UserDirectory, UserObserver};
-use prometheus::{IntCounter, Registry};
+use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::{Register, Type};
@@ -13,10 +14,14 @@ use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use tracing::{info, warn};
 
 use crate::config::AuthConfig;
+use crate::connection::Connections;
+use crate::farewell::Farewells;
 use crate::guard::Guarded;
 use crate::hooks;
+use crate::laggards::Laggards;
 use crate::login::Judge;
 use crate::metrics::AuthMetrics;
+use crate::orphans;
 use crate::ownership::Ownership;
 use crate::pool::HashPool;
 use crate::sessions::Sessions;
@@ -61,17 +66,27 @@ pub async fn register(
     registry: &Registry,
 ) -> Result<Arc<Auth>> {
     let metrics = Arc::new(AuthMetrics::new(registry)?);
-    let silent = config.silent.map(|silent| (silent, deps.sessions.clone(), metrics.silent.clone()));
     let judge = Judge::new(config, deps.directory.clone(), deps.rules, deps.pool.clone(), metrics.clone()).await?;
-    let ownership = Arc::new(Ownership::new(scx.clone(), judge, deps.principals, deps.sessions, metrics, config));
+    let farewells = Arc::new(Farewells::default());
+    let sessions = deps.sessions;
+    let ownership = Arc::new(Ownership::new(
+        scx.clone(),
+        judge,
+        deps.principals,
+        sessions.clone(),
+        metrics,
+        farewells.clone(),
+        config,
+    ));
     deps.directory.observe(ownership.clone() as Arc<dyn UserObserver>);
-    let parts = (scx.clone(), ownership.clone(), deps.pool, silent);
+    let parts = Parts { scx: scx.clone(), ownership: ownership.clone(), pool: deps.pool, sessions, farewells };
+    let watches = (config.silent, config.lag_max);
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {
-            let (scx, ownership, pool, silent) = parts.clone();
+            let parts = parts.clone();
             Box::pin(async move {
-                let register = scx.extends.hook_mgr().register();
-                Ok(Box::new(AuthPlugin { scx, ownership, pool, silent, register }) as DynPlugin)
+                let register = parts.scx.extends.hook_mgr().register();
+                Ok(Box::new(AuthPlugin { parts, watches, register }) as DynPlugin)
             })
         })
         .await?;
@@ -91,23 +106,25 @@ pub async fn register_disabled(scx: &ServerContext) -> Result<()> {
         .await
 }
 
-#[derive(Plugin)]
-struct AuthPlugin {
+#[derive(Clone)]
+struct Parts {
     scx: ServerContext,
     ownership: Arc<Ownership>,
     pool: Arc<HashPool>,
-    silent: Option<(Silent, Arc<Sessions>, IntCounter)>,
+    sessions: Arc<Sessions>,
+    farewells: Arc<Farewells>,
+}
+
+#[derive(Plugin)]
+struct AuthPlugin {
+    parts: Parts,
+    watches: (Option<Silent>, Duration),
     register: Box<dyn Register>,
 }
 
-#[async_trait]
-impl Plugin for AuthPlugin {
-    async fn init(&mut self) -> Result<()> {
-        hooks::add(&*self.register, &self.ownership).await;
-        Ok(())
-    }
-
-    async fn start(&mut self) -> Result<()> {
+impl Parts {
+    /// Puts ours in front of the engine's session table and of what makes its sessions.
+    async fn stand_in_front(&self) {
         {
             let mut shared = self.scx.extends.shared_mut().await;
             // The engine's own table is taken out for a moment; nobody looks, the lock is held.
@@ -115,10 +132,39 @@ impl Plugin for AuthPlugin {
             let inner = std::mem::replace(&mut *shared, placeholder);
             *shared = Box::new(Guarded::new(inner, self.ownership.clone()));
         }
-        // Both run as long as the process: the plugin cannot be stopped.
-        tokio::spawn(self.ownership.clone().run());
-        if let Some((silent, sessions, closed)) = self.silent.clone() {
-            tokio::spawn(silent.watch(sessions, closed));
+        let mut managers = self.scx.extends.session_mgr_mut().await;
+        let inner = std::mem::replace(&mut *managers, Box::new(rmqtt::session::DefaultSessionManager));
+        *managers = Box::new(Connections::new(
+            inner,
+            self.ownership.clone(),
+            self.sessions.clone(),
+            self.farewells.clone(),
+            self.ownership.metrics.clone(),
+        ));
+    }
+}
+
+#[async_trait]
+impl Plugin for AuthPlugin {
+    async fn init(&mut self) -> Result<()> {
+        hooks::add(&*self.register, &self.parts.ownership).await;
+        Ok(())
+    }
+
+    async fn start(&mut self) -> Result<()> {
+        self.parts.stand_in_front().await;
+        // All run as long as the process: the plugin cannot be stopped.
+        let Parts { ownership, sessions, farewells, .. } = self.parts.clone();
+        tokio::spawn(async move { farewells.run().await });
+        tokio::spawn(ownership.clone().run());
+        let metrics = ownership.metrics.clone();
+        let (silent, lag_max) = self.watches;
+        if let Some(silent) = silent {
+            tokio::spawn(silent.watch(sessions.clone(), ownership.clone(), metrics.silent.clone()));
+        }
+        tokio::spawn(orphans::watch(self.parts.scx.clone(), sessions.clone(), metrics.orphans.clone()));
+        if !lag_max.is_zero() {
+            tokio::spawn(Laggards::new(lag_max).watch(self.parts.scx.clone(), sessions, metrics));
         }
         self.register.start().await;
         info!(plugin = NAME, "started");
@@ -131,7 +177,7 @@ impl Plugin for AuthPlugin {
     }
 
     async fn attrs(&self) -> serde_json::Value {
-        serde_json::json!({ "hashing": self.pool.load() })
+        serde_json::json!({ "hashing": self.parts.pool.load() })
     }
 }
 

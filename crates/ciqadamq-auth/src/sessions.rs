@@ -13,9 +13,12 @@ use rmqtt::types::{ClientId, ConnectInfo, Id, Message, Reason};
 use tracing::{debug, warn};
 
 use crate::farewell::{Connection, say_goodbye};
+use crate::ownership::tag_of;
 
 /// DISCONNECT reason codes of MQTT 5.0 §3.14.2.1.
 const SERVER_SHUTTING_DOWN: u8 = 0x8B;
+/// The reason for which a drain closes connections, whose clients were told already.
+pub(crate) const SHUTTING_DOWN: &str = "server shutting down";
 pub(crate) const ADMINISTRATIVE_ACTION: u8 = 0x98;
 
 /// A session younger than this may not have had its CONNACK yet, before which nothing else may be sent.
@@ -76,7 +79,7 @@ impl Sessions {
     }
 
     /// All ids first: looking sessions up while the engine's map is being iterated can deadlock with a writer.
-    async fn ids(&self) -> Vec<Id> {
+    pub(crate) async fn ids(&self) -> Vec<Id> {
         self.scx.extends.shared().await.iter().map(|entry| entry.id()).collect()
     }
 
@@ -107,7 +110,8 @@ impl Sessions {
         debug!(expected, told, reason, "DISCONNECT sent");
     }
 
-    fn connection(&self, id: &Id) -> Option<Connection> {
+    /// The engine's end of a connection.
+    pub(crate) fn connection(&self, id: &Id) -> Option<Connection> {
         let client = id.remote_addr?;
         let peer = self.engine_peer.as_ref().and_then(|f| f(client)).unwrap_or(client);
         Some(Connection { local_port: id.local_addr?.port(), peer })
@@ -127,7 +131,11 @@ impl Sessions {
         };
         match locked.session() {
             Some(session) if is_it(&session) => match locked.kick(true, true, true).await {
-                Ok(_) => true,
+                Ok(_) => {
+                    // The session's own task says so too, but perhaps much later; until then it would count.
+                    self.principals.remove(client_id, tag_of(&session.id));
+                    true
+                }
                 Err(error) => {
                     warn!(client_id, %error, "session not ended");
                     false
@@ -153,7 +161,7 @@ impl Sessions {
         // To all, since the engine counts a client as offline that said goodbye and never closed its socket. A session
         // that really is offline ignores it; a channel that is closed belongs to one that has ended.
         for tx in channels {
-            drop(tx.unbounded_send(Message::Closed(Reason::from_static("server shutting down"))));
+            drop(tx.unbounded_send(Message::Closed(Reason::from_static(SHUTTING_DOWN))));
         }
         while self.scx.connections.count() > 0 {
             if since.elapsed() >= deadline {

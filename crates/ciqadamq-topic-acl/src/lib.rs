@@ -20,4 +20,4 @@ mod metrics;
 mod plugin;
 
 pub use hooks::PRIORITY;
-pub use plugin::{AclConfig, OnDeny, register};
+pub use plugin::{AclConfig, Limits, OnDeny, register};

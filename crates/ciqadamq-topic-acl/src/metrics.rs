@@ -1,6 +1,6 @@
 //! Counters of refusals, and their log lines.
 
-use ciqadamq_core::LogBudget;
+use ciqadamq_core::{AUDIT, LogBudget};
 use prometheus::{IntCounterVec, Opts, Registry};
 use rmqtt::types::Id;
 use tracing::warn;
@@ -45,6 +45,7 @@ impl AclMetrics {
     fn line(&self, event: &'static str, id: &Id, topic: &str, reason: &'static str) {
         if let Some(suppressed) = self.log.spend() {
             warn!(
+                target: AUDIT,
                 event,
                 reason,
                 username = id.username_ref(),

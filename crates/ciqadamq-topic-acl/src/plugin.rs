@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ciqadamq_core::{AccessRules, Principals};
+use ciqadamq_core::{AccessRules, Principals, Rate, RetainedQuota};
 use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::codec::types::QoS;
@@ -35,18 +35,31 @@ pub struct AclConfig {
     pub on_deny: OnDeny,
     /// `fanout.auto_subscribe`, with `fanout.qos`
     pub auto_subscribe: Option<QoS>,
+    /// what one connection and one session may use
+    pub limits: Limits,
 }
 
-/// Registers and starts the plugin. `principals` is filled by whoever lets clients in.
+/// Bounds that do not apply to superusers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// `limits.publish_messages_per_sec` and `limits.publish_bytes_per_sec`, for each connection
+    pub publish: Rate,
+    /// `limits.subscriptions_per_session`; 0 is no bound
+    pub subscriptions_per_session: usize,
+}
+
+/// Registers and starts the plugin. `principals` is filled by whoever lets clients in; `retained` knows how many Retained
+/// Messages each user has, if anybody does.
 pub async fn register(
     scx: &ServerContext,
     config: AclConfig,
     rules: Arc<AccessRules>,
     principals: Arc<Principals>,
+    retained: Option<Arc<dyn RetainedQuota>>,
     registry: &Registry,
 ) -> Result<()> {
     let metrics = AclMetrics::new(registry)?;
-    let acl = Arc::new(Acl { rules, principals, on_deny: config.on_deny, metrics });
+    let acl = Arc::new(Acl { rules, principals, on_deny: config.on_deny, limits: config.limits, retained, metrics });
     let scx1 = scx.clone();
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {

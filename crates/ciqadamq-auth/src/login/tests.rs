@@ -67,7 +67,7 @@ fn login<'a>(username: &'a str, password: &'a str) -> Login<'a> {
         password: Some(password.as_bytes()),
         client_id: "dev1",
         address: Some(IpAddr::from([192, 0, 2, 1])),
-        will_topic: None,
+        will: None,
         tag: 7,
     }
 }
@@ -114,7 +114,8 @@ async fn a_client_id_of_another_person_is_refused_and_ones_own_is_not() {
 #[tokio::test]
 async fn a_will_is_judged_like_a_publish() {
     let (judge, _) = judge_of(Some(alice("pw")), false).await;
-    let with_will = |topic| Login { will_topic: Some(topic), ..login("alice", "pw") };
+    let will = |topic| WillOf { topic, retain: false, is_malformed: false };
+    let with_will = |topic| Login { will: Some(will(topic)), ..login("alice", "pw") };
     assert!(verdict(&judge, with_will("chatsync"), None).await.is_ok());
     for topic in ["chat/ub/m/all", "$SYS/x", "$delayed/1/chatsync", "a/#", ""] {
         assert!(matches!(verdict(&judge, with_will(topic), None).await.unwrap_err(), Refusal::Will(_)), "{topic}");
