@@ -163,6 +163,12 @@ impl Stream {
         self.socket.shutdown(Shutdown::Both).ok();
     }
 
+    /// Ends the connection with a reset; what the broker still writes fails.
+    #[cfg(unix)]
+    pub fn reset(self) {
+        rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO)).ok();
+    }
+
     /// Ends the sending direction.
     pub fn cut_write(&self) {
         // As above.

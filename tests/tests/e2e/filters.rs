@@ -105,3 +105,29 @@ fn an_unsubscribed_filter_gives_nothing_more() {
         assert_eq!(client.until("end/ub", "end"), []);
     }
 }
+
+#[test]
+fn exclusive_and_limited_filters_are_for_whom_the_filter_is() {
+    let broker = Broker::start(ciqadamq_tests::BrokerOptions::new().set("acl.limit_prefixes", true));
+    let mut watcher = broker.watch();
+    let (ua, ub) = (broker.user("ua"), broker.user("ub"));
+    for version in Version::COMMON {
+        let mut own = broker.client(&ub, version, "own");
+        for filter in ["$exclusive/chat/ub/x", "$limit/1/chat/ub/y"] {
+            own.subscribe(&[filter]);
+        }
+        for filter in ["$exclusive/chat/ua/x", "$limit/5/chat/ua/x", "$exclusive/chat/#", "$limit/5/+/+/x"] {
+            assert!(!own.may_subscribe(filter), "{filter}");
+        }
+        for topic in ["chat/ua/x", "chat/ub/x", "chat/ub/y"] {
+            watcher.publish(topic, "m");
+        }
+        own.expect("chat/ub/x", "m");
+        own.expect("chat/ub/y", "m");
+        broker.client(&ua, version, "other").subscribe(&["$exclusive/chat/ua/x"]);
+        own.disconnect();
+        for id in ["own", "other"] {
+            broker.rest.wait_gone(id);
+        }
+    }
+}

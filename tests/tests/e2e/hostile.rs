@@ -174,3 +174,46 @@ fn one_thread_is_enough_for_many_sessions_that_come_and_go() {
     }
     assert!(kept.iter_mut().all(|client| client.ping()));
 }
+
+/// The engine puts a session into its table before it writes CONNACK; where that write failed, the session stayed there for
+/// ever, deaf, and its routes were inherited by whoever had the client id next.
+#[test]
+fn a_session_whose_connack_could_not_be_written_goes_offline() {
+    let options = BrokerOptions::new().set("auth.cache_ttl_secs", 0).set("auth.argon2.m_cost", 8192);
+    let broker = Broker::start(options);
+    let mut watcher = broker.watch();
+    let ua = broker.user("ua");
+    let own = ua.connect(Version::V5, "dev1").persistent(600);
+    let (mut phone, _) = broker.connect(&own).accepted();
+    phone.subscribe(&["chat/ua/#"]);
+    phone.disconnect();
+    broker.rest.wait_offline("dev1");
+    let begun = Instant::now();
+    while broker.rest.metric("ciqadamq_auth_sessions_revived_total", &[]) < 2.0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no session lost its connection before CONNACK");
+        for connect in [&own, &ua.connect(Version::V311, "clean")] {
+            let mut client = ciqadamq_tests::Client::open(connect, broker.tcp).unwrap();
+            client.send(&connect.encode());
+            // Closed with a reset, while the password is being hashed.
+            client.stream.reset();
+        }
+        // Until the look that finds them, nobody comes.
+        thread::sleep(Duration::from_millis(11_000));
+    }
+    broker.rest.wait_gone("clean");
+    broker.rest.wait_offline("dev1");
+    watcher.publish("chat/ua/x", "while it is away");
+    let (mut phone, connack) = broker.connect(&own).accepted();
+    assert!(connack.session_present);
+    phone.expect("chat/ua/x", "while it is away");
+    phone.disconnect();
+    // Nobody inherits anything.
+    broker.rest.delete_user(&ua.username);
+    broker.rest.wait_gone("dev1");
+    let ub = broker.user("ub");
+    let mut other = broker.client(&ub, Version::V5, "dev1");
+    other.subscribe(&["chat/ub/#"]);
+    watcher.publish("chat/ua/x", "nobody's");
+    watcher.publish("chat/ub/x", "end");
+    assert_eq!(other.until("chat/ub/x", "end"), []);
+}

@@ -8,10 +8,13 @@
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
 //! | `config`, `cli`, `lifecycle` | the program |
+//! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
+//! | `audit` | who did what, in the log |
 //! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
 
 mod access_rule;
+mod audit;
 mod changes;
 mod cli;
 mod clients;
@@ -22,7 +25,9 @@ mod fanout;
 mod filters;
 mod hostile;
 mod lifecycle;
+mod limits;
 mod main_job;
+mod malformed;
 mod metrics;
 mod names;
 mod ownership;
@@ -32,6 +37,8 @@ mod queue;
 mod refusals;
 mod rest;
 mod rest_misuse;
+mod retained;
+mod storms;
 mod websocket;
 mod wills;
 mod withdrawal;

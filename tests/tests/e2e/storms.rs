@@ -1,0 +1,276 @@
+//! Many at once: silent sockets, guesses, and two users who want one client id.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ciqadamq_tests::mqtt::Answer;
+use ciqadamq_tests::{Broker, BrokerOptions, Client, Connect, Link, Version, eventually};
+
+/// The value that so many of a hundred do not exceed.
+fn percentile(times: &mut [Duration], percent: usize) -> Duration {
+    times.sort_unstable();
+    times[(times.len() * percent / 100).min(times.len() - 1)]
+}
+
+/// Whether a connection has ended from the broker's side.
+fn is_closed(mut socket: &TcpStream) -> bool {
+    socket.set_nonblocking(true).unwrap();
+    loop {
+        match socket.read(&mut [0; 1024]) {
+            Ok(0) => return true,
+            // What it says before it closes.
+            Ok(_) => {}
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[test]
+fn silent_and_dripping_sockets_are_closed_and_delay_nobody() {
+    const SILENT: usize = 300;
+    const DRIPPING: usize = 20;
+    let options = BrokerOptions::new().set("mqtt.connect_timeout_secs", 4).set("limits.unauthenticated_per_address", 0);
+    let broker = Broker::start(options);
+    let ua = broker.user("ua");
+    broker.client(&ua, Version::V5, "warm").disconnect();
+    for link in Link::both() {
+        let open = || TcpStream::connect(broker.addr(&link)).unwrap();
+        let silent: Vec<TcpStream> = (0..SILENT).map(|_| open()).collect();
+        let dripping: Vec<TcpStream> = (0..DRIPPING).map(|_| open()).collect();
+        let begun = Instant::now();
+        // A CONNECT, one byte a second.
+        let connect = ua.connect(Version::V311, "drip").encode();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for byte in &connect {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    for mut socket in &dripping {
+                        // It may be closed by now.
+                        let _ = socket.write_all(&[*byte]);
+                    }
+                    thread::sleep(Duration::from_secs(1));
+                }
+            });
+            let mut times: Vec<Duration> = (0..50)
+                .map(|n| {
+                    let since = Instant::now();
+                    let mut connect = ua.connect(Version::V5, &format!("good{n}"));
+                    connect.link = link.clone();
+                    let (client, _) = broker.connect(&connect).accepted();
+                    let took = since.elapsed();
+                    client.disconnect();
+                    took
+                })
+                .collect();
+            let (median, worst) = (percentile(&mut times, 50), percentile(&mut times, 100));
+            println!("{link:?}: CONNECT among silent sockets: median {median:?}, worst {worst:?}");
+            assert!(median < Duration::from_millis(100), "{median:?}");
+            eventually("all of them are gone", || silent.iter().chain(&dripping).all(is_closed).then_some(()));
+            println!("{link:?}: all gone after {:?}", begun.elapsed());
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let timeouts = broker.rest.metric("ciqadamq_auth_silent_closed_total", &["reason=\"timeout\""])
+        + broker.rest.metric("ciqadamq_gate_handshake_failures_total", &["reason=\"timeout\""]);
+    assert!(timeouts >= (2 * SILENT) as f64, "{timeouts}");
+}
+
+#[test]
+fn unauthenticated_connections_are_bounded_in_total_and_by_address() {
+    for (key, reason) in [
+        ("limits.unauthenticated_per_address", "unauthenticated_per_address"),
+        ("limits.unauthenticated", "unauthenticated"),
+    ] {
+        let broker = Broker::start(BrokerOptions::new().set(key, 20).set("mqtt.connect_timeout_secs", 60));
+        let ua = broker.user("ua");
+        // Who is logged in does not count.
+        let mut clients: Vec<Client> =
+            (0..30).map(|n| broker.client(&ua, Version::V5, &format!("client{n}"))).collect();
+        for link in Link::both() {
+            let sockets: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(broker.addr(&link)).unwrap()).collect();
+            eventually("those over the bound are closed", || {
+                (sockets.iter().filter(|socket| is_closed(socket)).count() >= 30).then_some(())
+            });
+            // The others stay, within their time.
+            let open = sockets.iter().filter(|socket| !is_closed(socket)).count();
+            assert!((1..=20).contains(&open), "{open} of {link:?} are open");
+        }
+        assert!(clients.iter_mut().all(Client::ping));
+        assert!(broker.rest.metric("ciqadamq_auth_silent_closed_total", &[reason]) >= 30.0, "{reason}");
+        assert!(broker.rest.metric("ciqadamq_gate_refused_total", &[]) >= 30.0);
+        eventually("a new client gets in", || {
+            let connect = Connect::new(Version::V5, Link::Tcp, "new").login(&ua.username, &ua.password);
+            broker.connect(&connect).is_accepted().then_some(())
+        });
+    }
+}
+
+/// With the cost of a real password and the brakes as an operator has them.
+#[test]
+fn a_flood_of_wrong_passwords_spares_a_good_login_and_messages() {
+    const GUESSERS: usize = 40;
+    const FLOOD: Duration = Duration::from_secs(6);
+    let broker = Broker::start(BrokerOptions::new().minimal());
+    let (ua, ub) = (broker.user("ua"), broker.user("ub"));
+    let mut watcher = broker.watch();
+    let mut talker = broker.client(&ub, Version::V5, "talker");
+    broker.client(&ua, Version::V5, "good").disconnect();
+    let before = broker.resident_kb();
+    let (stop, guesses) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (mut logins, mut messages, mut peak) = (Vec::new(), Vec::new(), before);
+    thread::scope(|scope| {
+        for guesser in 0..GUESSERS {
+            let (broker, stop, guesses) = (&broker, &stop, &guesses);
+            scope.spawn(move || {
+                let mut n = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 1;
+                    // Names that exist and names that do not.
+                    let name = if n % 2 == 0 { format!("nobody{guesser}-{n}") } else { "ua-token".into() };
+                    let connect = Connect::new(Version::COMMON[n % 2], Link::Tcp, format!("g{guesser}-{n}"));
+                    assert!(!broker.connect(&connect.login(&name, format!("guess{n}"))).is_accepted());
+                    guesses.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < FLOOD {
+            let since = Instant::now();
+            let (good, _) = broker.connect(&ua.connect(Version::V5, "good")).accepted();
+            logins.push(since.elapsed());
+            good.disconnect();
+            let since = Instant::now();
+            talker.publish_ok("chatsync", "hello", 1);
+            watcher.expect("chatsync", "hello");
+            messages.push(since.elapsed());
+            peak = peak.max(broker.resident_kb());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (login, message) = (percentile(&mut logins, 99), percentile(&mut messages, 99));
+    let guesses = guesses.into_inner();
+    println!("{guesses} guesses; login p99 {login:?}, publish p99 {message:?}, {before:?} KB to {peak:?} KB");
+    assert!(login < Duration::from_secs(2), "{login:?}");
+    assert!(message < Duration::from_millis(100) * slowness(), "{message:?}");
+    if let (Some(before), Some(peak)) = (before, peak) {
+        // One hash of 9 MiB a core, what the queue holds, and sockets.
+        assert!(peak < before + 96 * 1024, "{before} KB grew to {peak} KB");
+    }
+    assert!(broker.rest.metric("ciqadamq_auth_logins_total", &["braked"]) > 0.0);
+}
+
+/// How much slower than an idle machine this one is, by how late a short sleep ends: other tests run beside this one.
+fn slowness() -> u32 {
+    let late = (0..50)
+        .map(|_| {
+            let since = Instant::now();
+            thread::sleep(Duration::from_millis(1));
+            since.elapsed()
+        })
+        .max()
+        .unwrap_or_default();
+    1 + (late.as_millis() / 20) as u32
+}
+
+#[test]
+fn an_unknown_user_costs_as_much_time_as_a_wrong_password() {
+    let options = BrokerOptions::new().set("auth.argon2.m_cost", 4096).set("auth.argon2.t_cost", 2);
+    let broker = Broker::start(options);
+    let ua = broker.user("ua");
+    let (mut unknown, mut wrong) = (Vec::new(), Vec::new());
+    // In turns, so that whatever else the machine does meets both.
+    for n in 0..60 {
+        for (name, times) in [("nobody", &mut unknown), (ua.username.as_str(), &mut wrong)] {
+            let connect = Connect::new(Version::V5, Link::Tcp, format!("guess{n}")).login(name, "guess");
+            let since = Instant::now();
+            broker.connect(&connect).refused();
+            times.push(since.elapsed());
+        }
+    }
+    let (unknown, wrong) = (percentile(&mut unknown, 50), percentile(&mut wrong, 50));
+    println!("unknown user {unknown:?}, wrong password {wrong:?}");
+    let ratio = unknown.as_secs_f64() / wrong.as_secs_f64();
+    assert!((0.7..1.4).contains(&ratio), "unknown {unknown:?}, wrong {wrong:?}");
+}
+
+/// Two CONNECTs of two users with one client id leave as one does, two thousand times. Both lines of defence have work to
+/// do, and say so: the verdict on the CONNECT, and the guard under the lock when both were judged before either had a
+/// session.
+#[test]
+fn two_users_who_want_one_client_id_never_share_a_session() {
+    const PAIRS: u32 = 2000;
+    const TEAMS: u32 = 20;
+    // Every login is hashed, and both at once: so both verdicts come at about the same moment.
+    let options = BrokerOptions::new()
+        .set("auth.cache_ttl_secs", 0)
+        .set("auth.hash_concurrency", 2 * i64::from(TEAMS))
+        .set("auth.argon2.m_cost", 256);
+    let broker = Broker::start(options);
+    let root = broker.superuser("root");
+    let accounts = [broker.user("ua"), broker.user("ub")];
+    let won = [AtomicU32::new(0), AtomicU32::new(0)];
+    thread::scope(|scope| {
+        for team in 0..TEAMS {
+            let (broker, accounts, won, root) = (&broker, &accounts, &won, &root);
+            scope.spawn(move || {
+                let mut backend = broker.client(root, Version::V5, &format!("root{team}"));
+                for round in 0..PAIRS / TEAMS {
+                    let version = Version::COMMON[(round / 2) as usize % 2];
+                    let id = format!("dev{team}-{round}");
+                    let mut sockets: Vec<(Client, Vec<u8>)> = accounts
+                        .iter()
+                        .map(|account| {
+                            let connect = account.connect(version, &id);
+                            let connect = if round % 3 == 0 { connect } else { connect.persistent(600) };
+                            (Client::open(&connect, broker.tcp).unwrap(), connect.encode())
+                        })
+                        .collect();
+                    let first = (round % 2) as usize;
+                    for at in [first, 1 - first] {
+                        let (client, packet) = &mut sockets[at];
+                        client.send(packet);
+                    }
+                    let answers: Vec<Answer> = sockets.into_iter().map(|(client, _)| client.connack()).collect();
+                    assert!(answers.iter().filter(|a| a.is_accepted()).count() <= 1, "{id}: both are in");
+                    for (at, answer) in answers.into_iter().enumerate() {
+                        let Answer::Accepted(mut client, connack) = answer else { continue };
+                        won[at].fetch_add(1, Ordering::Relaxed);
+                        assert!(!connack.session_present, "{id}");
+                        let own = &accounts[at].userid;
+                        client.subscribe(&[&format!("+/{own}/#")]);
+                        for account in accounts {
+                            backend.publish_ok(&format!("chat/{}/x", account.userid), &account.userid, 0);
+                        }
+                        backend.publish_ok(&format!("end/{own}"), &id, 1);
+                        let got = client.until(&format!("end/{own}"), &id);
+                        let own_only = got.iter().all(|message| message.topic.contains(own.as_str()));
+                        assert!(own_only, "{id}: {got:?}");
+                        assert!(client.ping(), "{id}: kicked");
+                        // What stays persistent is offline, and still its owner's; some are left behind.
+                        if round % 10 == 1 && round % 3 != 0 {
+                            client.disconnect();
+                            let other = accounts[1 - at].connect(version, &id);
+                            assert!(!broker.connect(&other).is_accepted(), "{id}: the offline session was taken");
+                        } else {
+                            client.cut();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let won = won.map(AtomicU32::into_inner);
+    let first_line = broker.rest.metric("ciqadamq_auth_logins_total", &["foreign_client_id"]);
+    let second_line = broker.rest.metric("ciqadamq_auth_client_id_contested_total", &[]);
+    println!("won {won:?}, refused by the first line {first_line}, by the second {second_line}");
+    assert!(won[0] + won[1] > PAIRS * 9 / 10, "hardly anybody gets in: {won:?}");
+    assert!(first_line > 0.0, "the first line of defence did nothing");
+    assert!(second_line > 0.0, "the second line of defence did nothing");
+}
