@@ -5,6 +5,7 @@
 
 mod cargo;
 mod ci;
+mod fuzz;
 mod licences;
 mod lint;
 mod perf;
@@ -28,6 +29,8 @@ enum Task {
     Run(run::Args),
     /// Build everything once and run all tests
     Test(test::Args),
+    /// Run the fuzz targets
+    Fuzz(fuzz::Args),
     /// Formatting, clippy, documentation, licences
     Lint,
     /// What has to pass before a change goes in: test and lint
@@ -47,6 +50,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Run(args) => run::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Lint => lint::run(),
         Task::Ci => ci::run(),
         Task::Perf(args) => perf::run("perf", &args),
