@@ -9,11 +9,13 @@ use parking_lot::RwLock;
 pub enum Condition {
     /// holds
     Met,
+    /// holds well enough for clients to come, but somebody should look: what does not work, and why
+    Degraded(String),
     /// does not hold, and why
     Unmet(String),
 }
 
-/// The conditions of readiness by name (`listeners`, `users`, `cluster`, ...). Ready means all are met.
+/// The conditions of readiness by name (`listeners`, `users`, `cluster`, ...). Ready means none is unmet.
 ///
 /// A part that has to be waited for declares its condition before the API opens, so that `/ready` cannot say yes too
 /// early.
@@ -38,9 +40,9 @@ impl Health {
         self.conditions.read().clone()
     }
 
-    /// Whether every condition is met.
+    /// Whether no condition is unmet.
     pub fn is_ready(&self) -> bool {
-        self.conditions.read().values().all(|c| *c == Condition::Met)
+        !self.conditions.read().values().any(|c| matches!(c, Condition::Unmet(_)))
     }
 }
 
@@ -57,5 +59,7 @@ mod tests {
         assert!(!health.is_ready());
         health.set("users", Condition::Met);
         assert!(health.is_ready());
+        health.set("users", Condition::Degraded("slow".into()));
+        assert!(health.is_ready(), "clients may come to a degraded node");
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Readiness {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[salvo(schema(value_type = String, required = false))]
     error: Option<String>,
-    /// what is not met, and why
+    /// what is not met or does not work as it should, and why
     reasons: BTreeMap<String, String>,
 }
 
@@ -197,18 +197,17 @@ pub(crate) async fn show_health() -> Answer {
 )]
 pub(crate) async fn show_ready(depot: &mut Depot) -> Answer {
     let call = Call::of(depot)?;
-    let reasons: BTreeMap<String, String> = call
-        .app
-        .deps
-        .health
+    let health = &call.app.deps.health;
+    let is_ready = health.is_ready();
+    let reasons: BTreeMap<String, String> = health
         .conditions()
         .into_iter()
         .filter_map(|(name, condition)| match condition {
             Condition::Met => None,
-            Condition::Unmet(reason) => Some((name.to_owned(), reason)),
+            Condition::Degraded(reason) | Condition::Unmet(reason) => Some((name.to_owned(), reason)),
         })
         .collect();
-    if reasons.is_empty() {
+    if is_ready {
         return Reply::json(&Readiness { ready: true, error: None, reasons });
     }
     let listed = reasons.iter().map(|(name, reason)| format!("{name}: {reason}")).collect::<Vec<_>>().join("; ");
@@ -236,7 +235,7 @@ pub(crate) async fn show_cluster(depot: &mut Depot) -> Answer {
     let app = &Call::of(depot)?.app;
     let status = app.deps.directory.status();
     let conditions = app.deps.health.conditions();
-    let ready = conditions.values().all(|c| *c == Condition::Met);
+    let ready = app.deps.health.is_ready();
     let id = app.node.node_id();
     let api_addr = app.local_addr.read().map(|addr| addr.to_string());
     let plugins = app.node.plugins().await;
@@ -251,7 +250,7 @@ pub(crate) async fn show_cluster(depot: &mut Depot) -> Answer {
             .into_iter()
             .map(|(name, condition)| match condition {
                 Condition::Met => (name.to_owned(), "met".to_owned()),
-                Condition::Unmet(reason) => (name.to_owned(), reason),
+                Condition::Degraded(reason) | Condition::Unmet(reason) => (name.to_owned(), reason),
             })
             .collect(),
         plugins,
