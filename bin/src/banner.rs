@@ -3,7 +3,7 @@
 use tracing::{info, warn};
 
 use crate::cli::ENGINE;
-use crate::config::{Config, Loaded, OWN_PLUGINS};
+use crate::config::{Config, Durability, Loaded, OWN_PLUGINS};
 use crate::official;
 
 /// Logs the start of this process.
@@ -24,32 +24,42 @@ pub fn print(loaded: &Loaded) {
 
 /// What a crash or a restart leaves.
 fn durability(config: &Config) -> String {
-    let retained = if config.plugins.starts("rmqtt-retainer", true) {
-        "retained messages are kept as rmqtt-retainer is set up (on disk by default)"
-    } else {
-        "retained messages are off"
+    let retained = match config.plugins.starts("rmqtt-retainer", !config.keeps_sessions()) {
+        true => "; retained messages are kept as rmqtt-retainer is set up (on disk by default)",
+        false if config.keeps_sessions() => ", and retained messages too",
+        false => "; retained messages are off",
+    };
+    let sessions = match config.mqtt.durability {
+        _ if !config.keeps_sessions() => "in memory and do not survive a restart".into(),
+        Durability::Memory => "in memory (mqtt.durability) and do not survive a restart".into(),
+        Durability::Fsync => "on disk before a message is acknowledged".into(),
+        Durability::Interval => {
+            format!(
+                "with the operating system before a message is acknowledged, and on disk {} s later",
+                config.mqtt.msg_flush_secs
+            )
+        }
     };
     format!(
-        "durability: users are on disk ({}) before a request is answered; {retained}; sessions and offline queues are \
-         in memory and do not survive a restart",
+        "durability: users are on disk ({}) before a request is answered; persistent sessions and their queues are \
+         {sessions}{retained}",
         config.db.url.path.display()
     )
 }
 
 /// The plugins that start, ours first.
 pub fn running(config: &Config) -> Vec<&'static str> {
-    plugins().filter(|(name, default)| config.plugins.starts(name, *default)).map(|(name, _)| name).collect()
+    let own = OWN_PLUGINS.iter().map(|(name, _)| *name);
+    let own = own.filter(|name| config.plugins.starts(name, true));
+    // It is no plugin that starts and does nothing.
+    let own = own.filter(|name| *name != "ciqadamq-session-store" || config.keeps_sessions());
+    own.chain(official::PLUGINS.iter().filter(|plugin| plugin.starts(config)).map(|plugin| plugin.name)).collect()
 }
 
 /// All plugins of this build, ours first.
 pub fn all() -> Vec<&'static str> {
-    plugins().map(|(name, _)| name).collect()
-}
-
-/// Name, and whether it starts by default.
-fn plugins() -> impl Iterator<Item = (&'static str, bool)> {
-    let own = OWN_PLUGINS.iter().map(|(name, _)| (*name, true));
-    own.chain(official::PLUGINS.iter().map(|plugin| (plugin.name, plugin.default_on)))
+    let own = OWN_PLUGINS.iter().map(|(name, _)| *name);
+    own.chain(official::PLUGINS.iter().map(|plugin| plugin.name)).collect()
 }
 
 fn protocol(key: &str) -> &'static str {

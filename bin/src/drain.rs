@@ -8,6 +8,7 @@ use ciqadamq_auth::{Auth, Sessions};
 use ciqadamq_core::{Condition, Health};
 use ciqadamq_gate::GateHandle;
 use ciqadamq_rest::RestHandle;
+use ciqadamq_session_store::engine::SessionKeeper;
 use ciqadamq_user_store::UserStore;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -28,6 +29,7 @@ pub struct Running {
     pub auth: Option<Arc<Auth>>,
     pub rest: Option<RestHandle>,
     pub store: Arc<UserStore>,
+    pub session_keeper: Option<Arc<SessionKeeper>>,
 }
 
 impl Running {
@@ -49,16 +51,20 @@ impl Running {
         if let Some(rest) = &self.rest {
             rest.shutdown().await;
         }
-        let (auth, store) = (self.auth, self.store);
+        let (auth, store, sessions) = (self.auth, self.store, self.session_keeper);
+        let retainer_flush = if sessions.is_some() { Duration::ZERO } else { RETAINER_FLUSH };
         tokio::task::spawn_blocking(move || {
             if let Some(auth) = auth {
                 auth.flush();
+            }
+            if let Some(sessions) = sessions {
+                sessions.close();
             }
             store.close();
         })
         .await
         .context("stores did not close")?;
-        tokio::time::sleep(RETAINER_FLUSH).await;
+        tokio::time::sleep(retainer_flush).await;
         info!("stopped");
         Ok(())
     }

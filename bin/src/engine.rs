@@ -103,7 +103,10 @@ fn settings(mqtt: &Mqtt, name: &str, addr: SocketAddr) -> Builder {
         .max_packet_size(mqtt.max_packet_size)
         .max_clientid_len(mqtt.max_clientid_len)
         .max_inflight(NonZeroU16::new(mqtt.max_inflight).unwrap_or(NonZeroU16::MIN))
-        .max_mqueue_len(mqtt.max_mqueue_len)
+        .max_mqueue_len(match mqtt.msg_queue_cap {
+            0 => mqtt.max_mqueue_len,
+            cap => cap.min(mqtt.max_mqueue_len),
+        })
         .session_expiry_interval(Duration::from_secs(mqtt.session_expiry_secs.into()))
         .max_session_expiry_interval(Duration::from_secs(mqtt.max_session_expiry_secs.into()))
         .message_expiry_interval(Duration::from_secs(mqtt.message_expiry_secs.into()))

@@ -2,16 +2,19 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthDeps, EnginePeer, HashPool, Sessions};
-use ciqadamq_core::{ClusterParts, Condition, Health, InternalServices, Principals, RetainedQuota};
+use ciqadamq_core::{ClusterParts, Condition, Health, InternalServices, Principals, RetainedQuota, Revision};
 use ciqadamq_gate::Gate;
 use ciqadamq_rest::RestDeps;
 use ciqadamq_retain::Keeper;
+use ciqadamq_session_store::engine::{Adopt, Deps as SessionDeps};
+use ciqadamq_session_store::{Store as SessionStore, StoreConfig as SessionStoreConfig};
 use ciqadamq_user_store::{StoreConfig, UserStore};
 use prometheus::Registry;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::drain::Running;
@@ -47,6 +50,10 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let listeners = Listeners::bind(&config.mqtt, gate.is_some(), acl_enabled)?;
     let store = UserStore::open(StoreConfig::at(&config.db.url.path)).context("user store")?;
     let auth_config = settings::auth(config);
+    let session_store = match settings::session_store(config) {
+        Some(settings) => Some(open_sessions(settings, &health).await?),
+        None => None,
+    };
     let pool = Arc::new(
         HashPool::start(
             auth_config.hash_concurrency,
@@ -67,6 +74,21 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     if starts("ciqadamq-expiry") {
         let cap = NonZeroU32::new(config.mqtt.message_expiry_secs).unwrap_or(NonZeroU32::MIN);
         ciqadamq_expiry::register(&scx, cap, &metrics).await.context("ciqadamq-expiry")?;
+    }
+    // Behind the guard that judges logins, which comes with ciqadamq-auth.
+    let mut session_keeper = None;
+    if let Some(store) = session_store {
+        let cutter = sessions.clone();
+        let deps = SessionDeps {
+            store: Arc::new(store),
+            principals: principals.clone(),
+            health: health.clone(),
+            message_expiry: Duration::from_secs(config.mqtt.message_expiry_secs.into()),
+            retained: !config.plugins.starts("rmqtt-retainer", false),
+            cut: Some(Arc::new(move |id| cutter.cut(id))),
+        };
+        let keeper = ciqadamq_session_store::engine::register(&scx, deps, &metrics).await;
+        session_keeper = Some(keeper.context("ciqadamq-session-store")?);
     }
     if starts("ciqadamq-user-store") {
         ciqadamq_user_store::register(&scx, store.clone(), &metrics).await.context("ciqadamq-user-store")?;
@@ -118,6 +140,15 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
 
     let upstream = listeners.upstream();
     let server = listeners.serve(scx);
+    if let Some(keeper) = &session_keeper {
+        let adopter = auth.clone();
+        let adopt: Adopt = Arc::new(move |owner, id| match (&adopter, &owner.username) {
+            (Some(auth), Some(name)) => auth.adopt(id, name, owner.userid.as_deref(), Revision(owner.login)),
+            // Nobody was asked who it was.
+            _ => true,
+        });
+        keeper.restore(adopt).await.context("ciqadamq-session-store")?;
+    }
     let server = tokio::spawn(async move {
         if let Err(error) = server.run().await {
             warn!(%error, "listeners ended");
@@ -125,7 +156,19 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     });
     let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));
     health.set("listeners", Condition::Met);
-    Ok(Running { health, server, gate, sessions, auth, rest, store })
+    Ok(Running { health, server, gate, sessions, auth, rest, store, session_keeper })
+}
+
+/// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.
+async fn open_sessions(settings: SessionStoreConfig, health: &Health) -> anyhow::Result<SessionStore> {
+    let opened = tokio::task::spawn_blocking(move || SessionStore::open_or_set_aside(settings)).await?;
+    let (store, set_aside) = opened.context("session store")?;
+    if let Some((path, reason)) = set_aside {
+        error!(path = %path.display(), reason, "the session store was damaged: it is set aside, and a new one is in use");
+        let text = format!("a damaged store was set aside as {}: {reason}", path.display());
+        health.set("session-store-damage", Condition::Degraded(text));
+    }
+    Ok(store)
 }
 
 /// Where the engine sees a client that came through the gate.

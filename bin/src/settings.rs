@@ -9,12 +9,13 @@ use ciqadamq_core::{AccessRules, Peers, Rate, Secret};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
 use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
+use ciqadamq_session_store::StoreConfig as SessionStoreConfig;
 use ciqadamq_topic_acl::{AclConfig, Limits};
 use prometheus::Registry;
 use rmqtt::codec::types::QoS;
 use tracing::info;
 
-use crate::config::{Config, OTHER_AUTHENTICATION, OnDeny, RetainFor};
+use crate::config::{Config, Durability, OTHER_AUTHENTICATION, OnDeny, RetainFor};
 
 pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
     let acl = &config.acl;
@@ -53,6 +54,22 @@ pub fn auth(config: &Config) -> AuthConfig {
         }),
         defer_unknown: OTHER_AUTHENTICATION.iter().any(|name| config.plugins.starts(name, false)),
     }
+}
+
+/// `None` if sessions are not kept.
+pub fn session_store(config: &Config) -> Option<SessionStoreConfig> {
+    let mqtt = &config.mqtt;
+    config.keeps_sessions().then(|| SessionStoreConfig {
+        durability: match mqtt.durability {
+            Durability::Fsync => ciqadamq_session_store::Durability::Fsync,
+            Durability::Interval => ciqadamq_session_store::Durability::Interval,
+            Durability::Memory => ciqadamq_session_store::Durability::Memory,
+        },
+        flush_every: Duration::from_secs(mqtt.msg_flush_secs.into()),
+        max_bytes: mqtt.msg_max_bytes,
+        max_messages: mqtt.msg_max_msgs,
+        ..SessionStoreConfig::at(config.db.data_dir().join("sessions"))
+    })
 }
 
 pub fn acl(config: &Config) -> AclConfig {

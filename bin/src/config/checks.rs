@@ -10,21 +10,15 @@ use super::problem::{Place, Problem};
 use super::read::Reading;
 
 /// Variables of features that are not there: asked-for durability that cannot be had means no start.
-const UNSUPPORTED_ENV: &[(&str, &str)] = &[
-    ("MSG_FLUSH_SECS", IN_MEMORY),
-    ("MSG_MAX_BYTES", IN_MEMORY),
-    ("MSG_MAX_MSGS", IN_MEMORY),
-    ("MSG_QUEUE_CAP", IN_MEMORY),
-    ("VAULT_ADDR", "this version reads secrets from the environment and the configuration; unset VAULT_ADDR"),
-];
-const IN_MEMORY: &str = "this version keeps offline queues in memory; unset it";
-
+const UNSUPPORTED_ENV: &[(&str, &str)] =
+    &[("VAULT_ADDR", "this version reads secrets from the environment and the configuration; unset VAULT_ADDR")];
 /// Our plugins, and which others each cannot do without.
 pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
     ("ciqadamq-user-store", &[]),
     ("ciqadamq-auth", &["ciqadamq-user-store"]),
     ("ciqadamq-topic-acl", &["ciqadamq-auth"]),
     ("ciqadamq-rest", &["ciqadamq-user-store", "ciqadamq-auth"]),
+    ("ciqadamq-session-store", &[]),
     ("ciqadamq-expiry", &[]),
     ("ciqadamq-retain", &["ciqadamq-user-store"]),
     ("ciqadamq-metrics", &[]),
@@ -52,10 +46,6 @@ fn unsupported(reading: &mut Reading, variable_set: impl Fn(&str) -> bool) {
             let place = Place::Env(name);
             reading.problems.push(Problem { place, key: String::new(), text: (*text).into() });
         }
-    }
-    if reading.config.mqtt.persist_messages {
-        let text = "this version keeps offline queues in memory; set mqtt.persist_messages = false or leave it out";
-        reading.complain("mqtt.persist_messages", text);
     }
     if reading.config.cluster.enabled {
         reading.complain("cluster.enabled", "this version runs one node; set cluster.enabled = false or leave it out");
@@ -198,6 +188,10 @@ fn plugins(reading: &mut Reading, official: &[&str]) {
         for needed in needs.iter().filter(|needed| !own_plugin_starts(&reading.config, needed)) {
             found.push(("plugins.disable", format!("`{name}` needs `{needed}`; disable both or neither")));
         }
+    }
+    if reading.config.keeps_sessions() && plugins.enable.iter().any(|name| name == "rmqtt-session-storage") {
+        let text = "`rmqtt-session-storage` and mqtt.persist_messages both keep sessions; disable one of them";
+        found.push(("plugins.enable", text.into()));
     }
     if reading.config.fanout.auto_subscribe && !own_plugin_starts(&reading.config, "ciqadamq-topic-acl") {
         found.push(("fanout.auto_subscribe", "needs the plugin `ciqadamq-topic-acl`; enable it".into()));

@@ -6,7 +6,7 @@
 use super::kinds::{
     Addr, Bool, Choice, Database, FilePath, Filter, Hidden, Input, Int, Kind, List, NodeList, Opt, Size,
 };
-use super::model::{Config, OnDeny, RetainFor, SecretsProvider};
+use super::model::{Config, Durability, OnDeny, RetainFor, SecretsProvider};
 
 /// One key.
 pub struct Key {
@@ -92,6 +92,15 @@ keys! {
     mqtt.connect_timeout_secs = Int::<u16>(1, 3600);
     mqtt.max_connections = Int::<usize>(0, 100_000_000);
     mqtt.persist_messages = Bool;
+    mqtt.durability = Choice(&[
+        ("fsync", Durability::Fsync),
+        ("interval", Durability::Interval),
+        ("memory", Durability::Memory),
+    ]);
+    mqtt.msg_flush_secs ("MSG_FLUSH_SECS") = Int::<u32>(1, 3600);
+    mqtt.msg_queue_cap ("MSG_QUEUE_CAP") = Int::<usize>(0, 1_000_000);
+    mqtt.msg_max_bytes ("MSG_MAX_BYTES") = Int::<u64>(0, i64::MAX as u64);
+    mqtt.msg_max_msgs ("MSG_MAX_MSGS") = Int::<u64>(0, 1_000_000_000);
 
     api.addr = Addr;
     api.internal_addr = Opt(Addr);

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use checks::{OTHER_AUTHENTICATION, OWN_PLUGINS};
 pub use files::Source;
-pub use model::{Config, LogFilter, Mqtt, OnDeny, RetainFor};
+pub use model::{Config, Durability, LogFilter, Mqtt, OnDeny, RetainFor};
 pub use print::effective;
 pub use problem::{Place, Problem, Problems};
 
@@ -181,6 +181,10 @@ fn odd(reading: &Reading) -> Vec<String> {
     warn(
         !config.plugins.starts("ciqadamq-expiry", true),
         "plugins.disable: without ciqadamq-expiry a publisher's Message Expiry Interval is not capped",
+    );
+    warn(
+        config.mqtt.durability == Durability::Memory && config.keeps_sessions(),
+        "mqtt.durability = \"memory\": what was acknowledged does not survive a restart",
     );
     warn(
         config.plugins.starts("rmqtt-session-storage", false),

@@ -34,6 +34,13 @@ pub struct Config {
     pub log: LogFilter,
 }
 
+impl Config {
+    /// Whether the session store runs: persistent sessions, queues and Retained Messages are its business then.
+    pub fn keeps_sessions(&self) -> bool {
+        self.mqtt.persist_messages && self.plugins.starts("ciqadamq-session-store", true)
+    }
+}
+
 /// `[mqtt]`
 #[derive(Debug, Clone)]
 pub struct Mqtt {
@@ -73,8 +80,30 @@ pub struct Mqtt {
     pub connect_timeout_secs: u16,
     /// connections at once on all listeners together; 0 = no limit of its own
     pub max_connections: usize,
-    /// offline queues on disk
+    /// persistent sessions, their queues, and Retained Messages on disk
     pub persist_messages: bool,
+    /// what an acknowledgement promises
+    pub durability: Durability,
+    /// longest time between two fsyncs of what nobody waits for. Seconds.
+    pub msg_flush_secs: u32,
+    /// messages queued for one persistent Session, if less than `max_mqueue_len`; 0 = that
+    pub msg_queue_cap: usize,
+    /// bytes of all kept messages; 0 = no limit
+    pub msg_max_bytes: u64,
+    /// kept messages; 0 = no limit
+    pub msg_max_msgs: u64,
+}
+
+/// What an acknowledgement promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// it is on the disk
+    #[default]
+    Fsync,
+    /// the operating system has it, and the disk within `msg_flush_secs`
+    Interval,
+    /// it is in memory
+    Memory,
 }
 
 impl Default for Mqtt {
@@ -98,7 +127,12 @@ impl Default for Mqtt {
             proxy_protocol: false,
             connect_timeout_secs: 10,
             max_connections: 0,
-            persist_messages: false,
+            persist_messages: true,
+            durability: Durability::Fsync,
+            msg_flush_secs: 1,
+            msg_queue_cap: 0,
+            msg_max_bytes: 2 << 30,
+            msg_max_msgs: 2_000_000,
         }
     }
 }

@@ -76,11 +76,12 @@ fn a_minimal_file_gets_the_documented_defaults() {
                 token = \"0f5c1a9d4e3b2c1d0f5c\"\n[db]\nurl = \"sled:///var/lib/x/users\"\n";
     let config = good(text, &[]);
     assert_eq!(config.mqtt.tcp_addr, Some(([127, 0, 0, 1], 1).into()));
+    assert!(config.keeps_sessions() && config.acl.enabled && !config.auth.disabled);
     assert_eq!(config.api.token.unwrap().expose(), b"0f5c1a9d4e3b2c1d0f5c");
     assert_eq!(config.db.url.path, Path::new("/var/lib/x/users"));
     assert_eq!((config.mqtt.message_expiry_secs, config.mqtt.max_packet_size), (1200, 1024 * 1024));
     assert_eq!(config.acl.publish_topics, ["chatsync", "updates"]);
-    assert!(!config.mqtt.persist_messages && config.acl.enabled && !config.auth.disabled);
+    assert_eq!(config.mqtt.durability, Durability::Fsync);
 }
 
 #[test]
@@ -99,9 +100,6 @@ fn every_variable_is_validated() {
         let found = problems("", &[(name, wrong)]);
         assert!(found.iter().any(|p| p.starts_with(&format!("environment: {name}: "))), "{}: {found:#?}", key.path);
     }
-    for name in ["MSG_FLUSH_SECS", "MSG_MAX_BYTES", "MSG_MAX_MSGS", "MSG_QUEUE_CAP"] {
-        assert!(problems("", &[(name, "1")])[0].contains("keeps offline queues in memory"), "{name}");
-    }
 }
 
 #[cfg(unix)]
@@ -115,9 +113,11 @@ fn a_variable_that_is_no_text_is_a_problem() {
 
 #[test]
 fn what_this_version_cannot_keep_stops_the_start() {
-    assert!(problem("[mqtt]\npersist_messages = true\n").contains("set mqtt.persist_messages = false or leave it out"));
     assert!(problems("[cluster]\nenabled = true\n", &[]).join("\n").contains("this version runs one node"));
     assert!(problem("[secrets]\nprovider = \"vault\"\n").contains("from the environment and the configuration"));
+    let both = "[plugins]\nenable = [\"rmqtt-session-storage\"]\n";
+    assert!(problem(both).contains("both keep sessions"));
+    good(&format!("[mqtt]\npersist_messages = false\n{both}"), &[]);
     good("[mqtt]\npersist_messages = false\n[cluster]\nenabled = false\n[secrets]\nprovider = \"environment\"\n", &[]);
 }
 

@@ -31,6 +31,14 @@ pub struct Official {
     register: for<'a> fn(&'a ServerContext, bool) -> Registered<'a>,
 }
 
+impl Official {
+    /// Whether it starts. The session store keeps Retained Messages itself, unless rmqtt-retainer is asked for by name.
+    pub fn starts(&self, config: &Config) -> bool {
+        let default = self.default_on && !(self.name == "rmqtt-retainer" && config.keeps_sessions());
+        config.plugins.starts(self.name, default)
+    }
+}
+
 macro_rules! official {
     ($($(#[$meta:meta])* $name:literal $krate:ident $on:ident $needs:ident;)*) => {
         /// In the order in which they start.
@@ -93,7 +101,7 @@ pub fn names() -> Vec<&'static str> {
 /// The context must have been built with the settings of [`prepare`].
 pub async fn register(scx: &ServerContext, config: &Config) -> anyhow::Result<()> {
     for plugin in PLUGINS {
-        let start = config.plugins.starts(plugin.name, plugin.default_on);
+        let start = plugin.starts(config);
         (plugin.register)(scx, start)
             .await
             .with_context(|| format!("plugin `{}` does not start; correct its settings or disable it", plugin.name))?;

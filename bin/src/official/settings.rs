@@ -25,7 +25,7 @@ pub const HTTP_API_TOKEN_FILE: &str = "http-api-token";
 
 /// Problems in the settings of the plugins that start: the configuration key, and what is wrong.
 pub fn check(config: &Config) -> Vec<(&'static str, String)> {
-    let on = PLUGINS.iter().filter(|plugin| config.plugins.starts(plugin.name, plugin.default_on));
+    let on = PLUGINS.iter().filter(|plugin| plugin.starts(config));
     on.filter_map(|plugin| Some(("plugins.enable", problem(config, plugin.name, plugin.needs_file)?))).collect()
 }
 
@@ -86,7 +86,7 @@ pub fn prepare(
 }
 
 fn starts(config: &Config, name: &str) -> bool {
-    PLUGINS.iter().any(|plugin| plugin.name == name && config.plugins.starts(name, plugin.default_on))
+    PLUGINS.iter().any(|plugin| plugin.name == name && plugin.starts(config))
 }
 
 /// Makes a directory that only its owner may look into: the plugins would let everybody.

@@ -284,6 +284,11 @@ impl Judge {
         user.is_some_and(|user| user.admits(principal.login) && user.userid == principal.userid)
     }
 
+    /// A user by name; none if the directory cannot answer.
+    pub fn user(&self, username: &str) -> Option<Arc<User>> {
+        self.directory.get(username).ok().flatten()
+    }
+
     /// The person behind a user name.
     pub fn userid_of(&self, username: &str) -> Option<String> {
         Some(self.directory.get(username).ok()??.userid.to_string())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use ciqadamq_core::{AUDIT, LogBudget, Principal, Principals, Subject, UserChange, UserObserver};
+use ciqadamq_core::{AUDIT, LogBudget, Principal, Principals, Revision, Subject, UserChange, UserObserver};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
@@ -324,6 +324,27 @@ impl Ownership {
         if is_v5 {
             self.answer(id, Word::Connack5(QUOTA_EXCEEDED)).await;
         }
+    }
+
+    /// Takes a session from the disk over: whoever logged in as `username` then has the right to it still, or not.
+    ///
+    /// `userid` is `None` if the login was not judged here: then it is not judged now, and has no principal.
+    pub(crate) fn adopt(&self, id: &Id, username: &str, userid: Option<&str>, login: Revision) -> bool {
+        let Some(userid) = userid else { return true };
+        let Some(user) = self.judge.user(username) else { return false };
+        if user.userid.as_str() != userid || !user.admits(login) {
+            return false;
+        }
+        let (tag, userid) = (tag_of(id), user.userid.clone());
+        let principal = Principal::new(username, userid, &id.client_id, tag, login, user.superuser, user.admin);
+        let principal = Arc::new(principal);
+        // As at a login: first into the map, then the look at the directory.
+        self.principals.insert(principal.clone());
+        if !self.judge.still_admits(&principal) {
+            self.principals.remove(&principal.client_id, principal.tag);
+            return false;
+        }
+        true
     }
 
     /// The session `id` is over.

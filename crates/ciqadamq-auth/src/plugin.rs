@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ciqadamq_core::{AccessRules, Principals, UserDirectory, UserObserver};
-use prometheus::Registry;
+use ciqadamq_core::{AccessRules, Principals, Revision, UserDirectory, UserObserver};
+use prometheus::{IntCounter, Registry};
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::{Register, Type};
 use rmqtt::macros::Plugin;
 use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
+use rmqtt::types::Id;
 use tracing::{info, warn};
 
 use crate::config::AuthConfig;
@@ -49,6 +50,14 @@ pub struct Auth {
 }
 
 impl Auth {
+    /// Whether the user behind a session that was kept on disk still has the right to it. If so, a change of that user
+    /// reaches the session from now on, as if its client had just logged in.
+    ///
+    /// `userid` and `login` are what the login was judged by; without a `userid` it was not judged here, and is not now.
+    pub fn adopt(&self, id: &Id, username: &str, userid: Option<&str>, login: Revision) -> bool {
+        self.ownership.adopt(id, username, userid, login)
+    }
+
     /// Writes what is only in memory to disk; for an orderly end.
     pub fn flush(&self) {
         self.ownership.judge.flush();

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use crate::farewell::{Connection, say_goodbye};
 use crate::ownership::tag_of;
+use crate::sockets::each_socket;
 
 /// DISCONNECT reason codes of MQTT 5.0 §3.14.2.1.
 const SERVER_SHUTTING_DOWN: u8 = 0x8B;
@@ -108,6 +109,13 @@ impl Sessions {
         let expected = connections.len();
         let told = tokio::task::spawn_blocking(move || say_goodbye(&connections, reason)).await.unwrap_or(0);
         debug!(expected, told, reason, "DISCONNECT sent");
+    }
+
+    /// Cuts the connection of a session at once: nothing that is written to it from now on arrives.
+    pub fn cut(&self, id: &Id) {
+        if let Some(Connection { peer, .. }) = self.connection(id) {
+            each_socket(|address| *address == peer, |socket| socket.shutdown(std::net::Shutdown::Both).is_ok());
+        }
     }
 
     /// The engine's end of a connection.

@@ -6,6 +6,7 @@
 //! | `access_rule`, `filters`, `names`, `wills`, `refusals` | who may subscribe and publish what |
 //! | `credentials`, `ownership`, `withdrawal`, `changes` | who may connect, and for how long |
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
+//! | `durable`, `crash` | what survives the end of the process |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
 //! | `config`, `cli`, `lifecycle` | the program |
 //! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
@@ -19,7 +20,9 @@ mod changes;
 mod cli;
 mod clients;
 mod config;
+mod crash;
 mod credentials;
+mod durable;
 mod expiry;
 mod fanout;
 mod filters;

@@ -205,10 +205,12 @@ fn the_cluster_view_shows_this_node_and_its_plugins() {
     let active = |name: &str| {
         node["plugins"].as_array().unwrap().iter().any(|plugin| plugin["name"] == name && plugin["active"] == true)
     };
-    for name in ["ciqadamq-user-store", "ciqadamq-auth", "ciqadamq-topic-acl", "ciqadamq-rest", "rmqtt-retainer"] {
+    for name in
+        ["ciqadamq-user-store", "ciqadamq-auth", "ciqadamq-topic-acl", "ciqadamq-rest", "ciqadamq-session-store"]
+    {
         assert!(active(name), "{name}: {view}");
     }
-    assert!(!active("rmqtt-http-api") && !active("rmqtt-acl"));
+    assert!(!active("rmqtt-http-api") && !active("rmqtt-retainer"));
 }
 
 #[test]

@@ -1,0 +1,234 @@
+//! Folding the log into sled.
+//!
+//! A new segment begins; then the present values of all that has changed are written to sled, in portions, while everything
+//! goes on; then sled notes that the log counts from that segment on, and the ones in front of it are let go of. The values are
+//! those of different moments. That does no harm: what has changed since the segment began is in the log, which is applied
+//! on top.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::Refusal;
+use crate::base::{Base, BaseError, Meta, value};
+use crate::open::{base_path, generations};
+use crate::state::{Key, Place};
+use crate::store::{Disk, Inner, count};
+use crate::writer;
+
+/// Values in one portion: the state is locked for so many.
+const PORTION: usize = 512;
+/// Bytes in one portion.
+const PORTION_BYTES: usize = 4 << 20;
+/// sled is rewritten when it has grown to so many times what is in it, ...
+const GARBAGE_FACTOR: u64 = 4;
+/// ... and is larger than this.
+const GARBAGE_MIN: u64 = 64 << 20;
+
+/// Makes checkpoints when they are asked for, until the store is closed.
+pub(crate) fn when_wanted(inner: &Inner) {
+    loop {
+        {
+            let mut core = inner.core.lock();
+            while !core.closed && !inner.checkpoint_wanted.load(Ordering::Acquire) {
+                inner.fold.wait(&mut core);
+            }
+            if core.closed {
+                return;
+            }
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(inner)));
+        inner.checkpoint_wanted.store(false, Ordering::Release);
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => {
+                tracing::warn!(%reason, "checkpoint of the session store failed; the log goes on growing")
+            }
+            Err(_) => tracing::error!("checkpoint of the session store panicked; the log goes on growing"),
+        }
+    }
+}
+
+/// One checkpoint.
+pub(crate) fn run(inner: &Inner) -> Result<(), Refusal> {
+    let Some(disk) = &inner.disk else { return Ok(()) };
+    let _one_at_a_time = inner.folding.lock();
+    writer::flush(inner)?;
+    let cut = disk.journal.lock().rotate().map_err(|e| broken(&e))?;
+    fold(inner, disk, cut, || writer::flush(inner))
+}
+
+/// A checkpoint after writing has failed: the writer's thread calls it, nothing is being written.
+pub(crate) fn recover(inner: &Inner) -> Result<(), Refusal> {
+    let Some(disk) = &inner.disk else { return Ok(()) };
+    let _one_at_a_time = inner.folding.lock();
+    let cut = disk.journal.lock().rotate().map_err(|e| broken(&e))?;
+    fold(inner, disk, cut, || Ok(()))
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::Broken(error.to_string())
+}
+
+fn fold(inner: &Inner, disk: &Disk, cut: u64, written: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
+    let live = {
+        let core = inner.core.lock();
+        core.state.bytes + core.state.owed * 32 + core.state.sessions.len() as u64 * 256
+    };
+    let old = disk.base.lock().clone();
+    let size = old.bytes();
+    let outcome = if size > GARBAGE_MIN && size > GARBAGE_FACTOR * live {
+        rewrite(inner, disk, &old, cut, &written)
+    } else {
+        let keys: Vec<Key> = std::mem::take(&mut inner.core.lock().state.touched).into_iter().collect();
+        let outcome =
+            write(inner, disk, &old, &old, cut, &keys).and_then(|()| finish(inner, disk, &old, cut, &written));
+        if outcome.is_err() {
+            // Not known how many of them were written: all again, next time.
+            inner.core.lock().state.touched.extend(keys);
+        }
+        outcome
+    };
+    outcome.map_err(|e| broken(&e))?;
+    disk.journal.lock().forget_before(cut).map_err(|e| broken(&e))?;
+    count(&inner.tally.checkpoints, 1);
+    Ok(())
+}
+
+/// Makes a new sled with what is in the state, in place of one that is mostly garbage: it does not give space back by itself.
+fn rewrite(
+    inner: &Inner,
+    disk: &Disk,
+    old: &Arc<Base>,
+    cut: u64,
+    written: &impl Fn() -> Result<(), Refusal>,
+) -> Result<(), BaseError> {
+    let path = &inner.config.path;
+    let generation = generations(path)?.pop().unwrap_or(0);
+    let new = Arc::new(Base::open(&base_path(path, generation + 1), inner.config.cache_bytes)?);
+    let keys: Vec<Key> = {
+        let mut core = inner.core.lock();
+        core.state.touched.clear();
+        let state = &core.state;
+        let sessions = state.sessions.keys().map(|no| Key::Session(*no));
+        let messages = state.messages.keys().map(|id| Key::Message(*id));
+        sessions.chain(messages).chain(state.retained.keys().cloned().map(Key::Retained)).collect()
+    };
+    let outcome = write(inner, disk, old, &new, cut, &keys).and_then(|()| finish(inner, disk, &new, cut, written));
+    if outcome.is_err() {
+        inner.core.lock().state.touched.extend(keys);
+        return outcome;
+    }
+    *disk.base.lock() = new;
+    crate::journal::sync_dir(path)?;
+    // Readers that still hold the old one keep its files open until they are done.
+    std::fs::remove_dir_all(base_path(path, generation))?;
+    Ok(())
+}
+
+fn finish(
+    inner: &Inner,
+    disk: &Disk,
+    base: &Base,
+    cut: u64,
+    written: &impl Fn() -> Result<(), Refusal>,
+) -> Result<(), BaseError> {
+    // sled must not know of changes that a crash takes from the log.
+    written().map_err(|e| BaseError::Corrupt(e.to_string()))?;
+    disk.journal.lock().sync()?;
+    let (next_session, next_message) = {
+        let core = inner.core.lock();
+        (core.state.next_session, core.state.next_message)
+    };
+    base.finish(Meta { store: disk.store, replay_from: cut, next_session, next_message })
+}
+
+/// What a portion found under a key.
+enum Found {
+    Value(Vec<u8>),
+    Message {
+        place: Place,
+        len: u32,
+        expires_at: i64,
+    },
+    Nothing,
+    /// It came after the segment began, and its bytes may not be written yet: the log has it.
+    Later,
+}
+
+/// Writes the present values of `keys` to `to`; messages that are in sled are found in `from`.
+fn write(
+    inner: &Inner,
+    disk: &Disk,
+    from: &Arc<Base>,
+    to: &Arc<Base>,
+    cut: u64,
+    keys: &[Key],
+) -> Result<(), BaseError> {
+    for portion in keys.chunks(PORTION) {
+        let found: Vec<(Key, Found)> = {
+            let mut core = inner.core.lock();
+            portion.iter().map(|key| (key.clone(), look(&mut core.state, key, cut))).collect()
+        };
+        let mut values = Vec::new();
+        let mut bytes = 0;
+        for (key, found) in found {
+            let value = match found {
+                Found::Later => continue,
+                Found::Nothing => None,
+                Found::Value(value) => Some(value),
+                Found::Message { place, len, expires_at } => {
+                    let message = match place {
+                        Place::Log(at) => disk.segments.read(at, len as usize)?,
+                        Place::Base => from.message(&key)?,
+                    };
+                    Some(value(expires_at, &message))
+                }
+            };
+            bytes += value.as_ref().map_or(0, Vec::len);
+            values.push((key, value));
+            if bytes >= PORTION_BYTES {
+                to.write(std::mem::take(&mut values))?;
+                bytes = 0;
+            }
+        }
+        to.write(values)?;
+    }
+    // Only now are they read from there: until the end an error leaves everything as it was.
+    for portion in keys.chunks(PORTION) {
+        let state = &mut inner.core.lock().state;
+        for key in portion {
+            let stored = match key {
+                Key::Message(id) => state.messages.get_mut(id),
+                Key::Retained(topic) => state.retained.get_mut(topic),
+                Key::Session(_) => None,
+            };
+            if let Some(stored) = stored
+                && matches!(stored.place, Place::Log(at) if at < cut)
+            {
+                stored.place = Place::Base;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn look(state: &mut crate::state::State, key: &Key, cut: u64) -> Found {
+    let stored = match key {
+        Key::Session(no) => {
+            let Some(session) = state.sessions.get_mut(no) else { return Found::Nothing };
+            // Marked now: whatever happens to it from here on is for the next checkpoint.
+            (session.in_base, session.touched) = (true, false);
+            return Found::Value(session.encode());
+        }
+        Key::Message(id) => state.messages.get_mut(id),
+        Key::Retained(topic) => state.retained.get_mut(topic),
+    };
+    let Some(stored) = stored else { return Found::Nothing };
+    if matches!(stored.place, Place::Log(at) if at >= cut) {
+        state.touched.insert(key.clone());
+        return Found::Later;
+    }
+    stored.in_base = true;
+    Found::Message { place: stored.place, len: stored.len, expires_at: stored.expires_at }
+}

@@ -1,0 +1,122 @@
+//! The state, and the commands that were applied to it and are not written yet. One lock guards both, so that the log has the
+//! order in which the state changed.
+
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use crate::Refusal;
+use crate::command::Command;
+use crate::journal::{FRAME_ALIGN, FRAME_HEAD};
+use crate::records::Millis;
+use crate::state::{State, Stored};
+use crate::wire::{Put, Take};
+
+/// Where the outcome of a commit goes.
+pub(crate) type Waiter = oneshot::Sender<Result<(), Refusal>>;
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) state: State,
+    /// the frame that is being filled
+    pub(crate) frame: Frame,
+    /// the log's offset at which it will stand
+    pub(crate) frame_at: u64,
+    /// why nothing can be written now
+    pub(crate) fault: Option<Refusal>,
+    /// nothing is written any more
+    pub(crate) closed: bool,
+    /// nothing is ever written: [`crate::Durability::Memory`]
+    pub(crate) volatile: bool,
+}
+
+/// Commands for one commit.
+#[derive(Default)]
+pub(crate) struct Frame {
+    /// with room for the frame's head; empty if there is no command
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) waiters: Vec<Waiter>,
+    /// Retained Messages that it replaces or removes: if it cannot be written they are put back
+    pub(crate) replaced: Vec<(String, Option<Stored>)>,
+    /// when its first command came
+    pub(crate) since: Option<Instant>,
+    /// what is in it should be with the operating system soon, although nobody waits
+    pub(crate) urgent: bool,
+}
+
+impl Core {
+    /// Applies a command and puts it into the frame.
+    pub(crate) fn push(&mut self, command: Command<'_>) {
+        // While nothing can be written the state goes on; what has changed is in its list for the next checkpoint.
+        if self.volatile || self.closed || self.fault.is_some() {
+            return self.state.apply(command, u64::MAX);
+        }
+        let frame = &mut self.frame;
+        if frame.bytes.is_empty() {
+            frame.bytes.resize(FRAME_HEAD, 0);
+            frame.bytes.i64(now());
+            frame.since = Some(Instant::now());
+        }
+        command.encode(&mut frame.bytes);
+        let message = match &command {
+            Command::Publish { message, .. } => message.len(),
+            Command::Retain { topic, message, .. } => {
+                frame.replaced.push(((*topic).to_owned(), self.state.retained.get(*topic).copied()));
+                message.len()
+            }
+            Command::Clear { topic } => {
+                frame.replaced.push(((*topic).to_owned(), self.state.retained.get(*topic).copied()));
+                0
+            }
+            _ => 0,
+        };
+        let at = self.frame_at + (frame.bytes.len() - message) as u64;
+        self.state.apply(command, at);
+    }
+
+    /// Hands the frame out to be written.
+    pub(crate) fn take_frame(&mut self) -> Frame {
+        let mut frame = std::mem::take(&mut self.frame);
+        // Zeros at the end are no command.
+        frame.bytes.resize(frame.bytes.len().next_multiple_of(FRAME_ALIGN), 0);
+        self.frame_at += frame.bytes.len() as u64;
+        frame
+    }
+
+    /// Takes back what nobody was promised: messages, and changes of Retained Messages, in a frame that was not written. The
+    /// rest stands; the next checkpoint writes it.
+    pub(crate) fn take_back(&mut self, frame: &Frame) {
+        let mut from = Take::new(frame.bytes.get(FRAME_HEAD + 8..).unwrap_or_default());
+        // Our own bytes of a moment ago.
+        while let Ok(command) = Command::decode(&mut from) {
+            if let Command::Publish { recipients, inbound, .. } = command {
+                for (no, owed) in recipients {
+                    self.state.apply(Command::Done { no, seq: owed.seq }, 0);
+                }
+                if let Some((no, inbound)) = inbound {
+                    self.state.apply(Command::Released { no, packet_id: inbound.packet_id }, 0);
+                }
+            }
+        }
+        for (topic, before) in frame.replaced.iter().rev() {
+            self.state.put_back(topic, *before);
+        }
+    }
+
+    /// Somebody waits for what is in the frame.
+    pub(crate) fn wait(&mut self) -> Option<oneshot::Receiver<Result<(), Refusal>>> {
+        if self.volatile || self.frame.bytes.is_empty() {
+            return None;
+        }
+        let (tx, rx) = oneshot::channel();
+        self.frame.waiters.push(tx);
+        Some(rx)
+    }
+}
+
+/// The time of day.
+pub(crate) fn now() -> Millis {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // A clock before 1970 is wrong anyway; nothing expires then.
+    since.map_or(0, |d| d.as_millis() as Millis)
+}

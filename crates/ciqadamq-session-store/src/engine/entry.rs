@@ -1,0 +1,226 @@
+//! One session's entry in the engine's table: what becomes of it there becomes of it in the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rmqtt::Result;
+use rmqtt::codec::types::QoS;
+use rmqtt::session::{OfflineInfo, Session};
+use rmqtt::shared::Entry;
+use rmqtt::types::*;
+use tracing::{info, warn};
+
+use super::codec::encode_options;
+use super::keeper::{Keeper, Kept};
+use super::restore;
+use crate::{Recipient, Stage};
+
+pub(super) struct KeptEntry {
+    inner: Box<dyn Entry>,
+    keeper: Arc<Keeper>,
+    /// Between `kick` and `set`: what the newcomer takes over.
+    taking: Taking,
+}
+
+/// What a newcomer takes over.
+#[derive(Default)]
+pub(super) enum Taking {
+    /// nothing: a session begins
+    #[default]
+    Nothing,
+    /// a session that is kept
+    Kept,
+    /// a session that ended with its connection, and is to be kept from now on
+    Subscriptions(Subscriptions),
+}
+
+impl KeptEntry {
+    pub(super) fn new(inner: Box<dyn Entry>, keeper: Arc<Keeper>) -> Self {
+        Self { inner, keeper, taking: Taking::Nothing }
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        self.keeper.same(&self.inner.id())
+    }
+
+    /// Brings what a session hands over in line with what it is owed.
+    ///
+    /// The engine forgets a message when writing it to the client fails. And it hands over in no particular order.
+    async fn reconcile(&self, kept: &Kept, info: &mut OfflineInfo) {
+        let Some(state) = self.keeper.store.session(kept.no) else { return };
+        let handed: HashMap<u16, usize> = info
+            .inflight_messages
+            .iter()
+            .enumerate()
+            .filter_map(|(at, message)| Some((message.publish.packet_id?.get(), at)))
+            .collect();
+        let sent: Vec<_> = state.queue.iter().filter(|owed| owed.stage != Stage::Queued).collect();
+        let lost: Vec<_> = sent.iter().filter(|owed| !handed.contains_key(&owed.packet_id())).collect();
+        if !lost.is_empty() {
+            let mut decoder = super::codec::Decoder::default();
+            for owed in &lost {
+                info.inflight_messages.extend(restore::inflight(&self.keeper.store, &mut decoder, owed));
+            }
+            info!(client_id = &*info.id.client_id, found = lost.len(), "deliveries that had failed are tried again");
+        }
+        let place: HashMap<u16, usize> = sent.iter().enumerate().map(|(at, owed)| (owed.packet_id(), at)).collect();
+        // What the store does not know keeps its place behind.
+        info.inflight_messages.sort_by_key(|message| {
+            message.publish.packet_id.and_then(|id| place.get(&id.get()).copied()).unwrap_or(usize::MAX)
+        });
+    }
+
+    /// A session that the store has and the engine has lost, between two connections.
+    async fn stray(&self) -> Option<OfflineInfo> {
+        let connecting = self.inner.id();
+        let no = self.keeper.store.find(&connecting.client_id)?;
+        let state = self.keeper.store.session(no)?;
+        if state.record.owner.username.as_deref() != connecting.username.as_deref() {
+            return None;
+        }
+        info!(client_id = &*connecting.client_id, "session goes on from the disk");
+        restore::offline_info(&self.keeper.store, state, connecting)
+    }
+}
+
+#[async_trait]
+impl Entry for KeptEntry {
+    async fn try_lock(&self) -> Result<Box<dyn Entry>> {
+        Ok(Box::new(Self::new(self.inner.try_lock().await?, self.keeper.clone())))
+    }
+
+    async fn kick(
+        &mut self,
+        clean_start: bool,
+        clear_subscriptions: bool,
+        is_admin: IsAdmin,
+    ) -> Result<OfflineSession> {
+        let client_id = self.inner.id().client_id.clone();
+        let before = self.keeper.kept(&client_id);
+        let mut outcome = self.inner.kick(clean_start, clear_subscriptions, is_admin).await?;
+        if clean_start || is_admin {
+            self.keeper.forget(&client_id);
+            return Ok(outcome);
+        }
+        match (&mut outcome, before) {
+            (OfflineSession::Exist(Some(info)), Some(kept)) => {
+                self.reconcile(&kept, info).await;
+                self.taking = Taking::Kept;
+            }
+            (OfflineSession::Exist(Some(info)), None) => {
+                self.taking = Taking::Subscriptions(info.subscriptions.clone());
+            }
+            (OfflineSession::NotExist, _) if self.keeper.any() => match self.stray().await {
+                Some(info) => {
+                    self.taking = Taking::Kept;
+                    return Ok(OfflineSession::Exist(Some(info)));
+                }
+                None => self.keeper.forget(&client_id),
+            },
+            _ => self.keeper.forget(&client_id),
+        }
+        Ok(outcome)
+    }
+
+    async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
+        let taking = std::mem::take(&mut self.taking);
+        self.keeper.keep(&session, taking).await;
+        self.inner.set(session, tx).await
+    }
+
+    async fn remove(&mut self) -> Result<Option<(Session, Tx)>> {
+        let removed = self.inner.remove().await?;
+        if let Some((session, _)) = &removed {
+            self.keeper.forget_same(&session.id);
+        }
+        Ok(removed)
+    }
+
+    async fn remove_with(&mut self, id: &Id) -> Result<Option<(Session, Tx)>> {
+        let removed = self.inner.remove_with(id).await?;
+        if let Some((session, _)) = &removed {
+            self.keeper.forget_same(&session.id);
+        }
+        Ok(removed)
+    }
+
+    async fn subscribe(&self, subscribe: &Subscribe) -> Result<SubscribeReturn> {
+        let Some(kept) = self.kept() else { return self.inner.subscribe(subscribe).await };
+        kept.live.see();
+        let outcome = self.inner.subscribe(subscribe).await?;
+        if outcome.success().is_some() {
+            let options = encode_options(&subscribe.opts)?;
+            let commit = self.keeper.store.subscribe(kept.no, &subscribe.topic_filter, &options);
+            // It stands in memory, and is written when the disk takes writes again.
+            if let Err(reason) = commit.done().await {
+                warn!(client_id = &*kept.id.client_id, %reason, "subscription is not on disk yet");
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn unsubscribe(&self, unsubscribe: &Unsubscribe) -> Result<bool> {
+        let Some(kept) = self.kept() else { return self.inner.unsubscribe(unsubscribe).await };
+        kept.live.see();
+        let outcome = self.inner.unsubscribe(unsubscribe).await?;
+        let commit = self.keeper.store.unsubscribe(kept.no, &unsubscribe.topic_filter);
+        // As above.
+        if let Err(reason) = commit.done().await {
+            warn!(client_id = &*kept.id.client_id, %reason, "end of a subscription is not on disk yet");
+        }
+        Ok(outcome)
+    }
+
+    /// A message for this client alone: a Retained Message after its SUBSCRIBE, for one.
+    async fn publish(&self, from: From, mut publish: Publish) -> std::result::Result<(), (From, Publish, Reason)> {
+        if self.keeper.any()
+            && publish.qos != QoS::AtMostOnce
+            && let Some(kept) = self.keeper.kept(&self.inner.id().client_id)
+        {
+            let recipient = Recipient {
+                session: kept.no,
+                qos: publish.qos.value(),
+                retain: publish.retain,
+                subscription_ids: None,
+            };
+            publish.delay_interval = match self.keeper.commit(&from, &publish, &[recipient], None).await {
+                Ok(ticket) => Some(ticket),
+                // It can be asked for again; in memory it goes on.
+                Err(reason) => {
+                    warn!(client_id = &*kept.id.client_id, %reason, "message for one client is not kept on disk");
+                    None
+                }
+            };
+        }
+        self.inner.publish(from, publish).await
+    }
+
+    fn id(&self) -> Id {
+        self.inner.id()
+    }
+    fn id_same(&self) -> Option<bool> {
+        self.inner.id_same()
+    }
+    async fn online(&self) -> bool {
+        match self.inner.session() {
+            Some(session) => session.connected().await.unwrap_or_default(),
+            None => false,
+        }
+    }
+    async fn is_connected(&self) -> bool {
+        self.online().await
+    }
+    fn session(&self) -> Option<Session> {
+        self.inner.session()
+    }
+    fn exist(&self) -> bool {
+        self.inner.exist()
+    }
+    fn tx(&self) -> Option<Tx> {
+        self.inner.tx()
+    }
+    async fn subscriptions(&self) -> Option<Vec<SubsSearchResult>> {
+        self.inner.subscriptions().await
+    }
+}

@@ -1,0 +1,264 @@
+//! Sessions from the disk, back into the engine, before its listeners open.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rmqtt::codec::types::{Publish as Packet, QoS};
+use rmqtt::inflight::{MomentStatus, OutInflightMessage};
+use rmqtt::session::{OfflineInfo, Session, SessionState as EngineSession};
+use rmqtt::types::{
+    ClientId, ConnectInfo, DisconnectInfo, From, Id, ListenerConfig, Publish, SessionSubMap, SessionSubs, Subscriptions,
+};
+use rmqtt::utils::timestamp_millis;
+use tracing::{info, warn};
+
+use super::codec::{Decoder, decode_connection, decode_options};
+use super::plugin::SessionKeeper;
+use crate::{Millis, Owed, Owner, SessionNo, SessionState, Stage, Store};
+
+/// Whether an owner still has the right to its session; if so, whoever looks after rights knows the session from now on.
+pub type Adopt = Arc<dyn Fn(&Owner, &Id) -> bool + Send + Sync>;
+
+/// What became of the sessions on the disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// are there again
+    pub sessions: usize,
+    /// messages that wait in them
+    pub messages: usize,
+    /// ended while the broker was down
+    pub expired: usize,
+    /// their owners lost the right to them
+    pub withdrawn: usize,
+    /// could not be read
+    pub failed: usize,
+}
+
+impl SessionKeeper {
+    /// Puts all sessions back. After everything is registered, and before a listener accepts.
+    pub async fn restore(&self, adopt: Adopt) -> anyhow::Result<Restored> {
+        let began = Instant::now();
+        let store = &self.keeper.store;
+        let mut outcome = Restored::default();
+        let mut decoder = Decoder::default();
+        let (mut with_will, mut others) = (Vec::new(), Vec::new());
+        for no in store.sessions() {
+            let pending = store.session(no).is_some_and(|session| session.record.will_pending);
+            if pending { with_will.push(no) } else { others.push(no) }
+        }
+        // Those with a Will last: it may be for the others.
+        for no in others.into_iter().chain(with_will) {
+            let Some(state) = store.session(no) else { continue };
+            let now = timestamp_millis();
+            if state.record.expires_at().is_some_and(|at| at <= now) && !state.record.will_pending {
+                outcome.expired += 1;
+                store.end(no);
+                continue;
+            }
+            let client_id = state.record.client_id.clone();
+            match self.restore_one(no, state, &adopt, &mut decoder, now).await {
+                Ok(Some(messages)) => {
+                    outcome.sessions += 1;
+                    outcome.messages += messages;
+                }
+                Ok(None) => {
+                    outcome.withdrawn += 1;
+                    store.end(no);
+                }
+                Err(error) => {
+                    warn!(client_id, %error, "session not restored; it stays on the disk");
+                    outcome.failed += 1;
+                }
+            }
+        }
+        info!(
+            sessions = outcome.sessions,
+            messages = outcome.messages,
+            expired = outcome.expired,
+            withdrawn = outcome.withdrawn,
+            failed = outcome.failed,
+            seconds = began.elapsed().as_secs_f64(),
+            "sessions restored"
+        );
+        Ok(outcome)
+    }
+
+    async fn restore_one(
+        &self,
+        no: SessionNo,
+        state: SessionState,
+        adopt: &Adopt,
+        decoder: &mut Decoder,
+        now: Millis,
+    ) -> anyhow::Result<Option<usize>> {
+        let scx = &self.keeper.scx;
+        let store = &self.keeper.store;
+        let record = &state.record;
+        let connection = decode_connection(&record.connection)
+            .ok_or_else(|| anyhow::anyhow!("its connection was written by another version"))?;
+        let old = connection.id().clone();
+        let id = Id::new(
+            scx.node.id(),
+            old.lid,
+            old.local_addr,
+            old.remote_addr,
+            ClientId::from(record.client_id.as_str()),
+            record.owner.username.as_deref().map(Into::into),
+        );
+        if !adopt(&record.owner, &id) {
+            return Ok(None);
+        }
+        let gone = (now - record.disconnected_at.unwrap_or(now)).max(0);
+        let left = Duration::from_secs(record.expiry_secs.into()).saturating_sub(Duration::from_millis(gone as u64));
+        let connection = Arc::new(reduced(connection, id.clone(), record.expiry_secs, record.will_pending, gone));
+        let listener = self.listener(id.lid)?;
+        let fitter = scx.extends.fitter_mgr().await.create(connection.clone(), id.clone(), listener.clone());
+        let (max_queue, max_inflight) = (fitter.max_mqueue_len(), fitter.max_inflight());
+        let subscriptions = subscriptions(&state);
+        let session = Session::new(
+            id.clone(),
+            scx.clone(),
+            max_queue,
+            listener,
+            fitter,
+            None,
+            max_inflight,
+            record.created_at,
+            connection,
+            false,
+            false,
+            false,
+            record.disconnected_at.unwrap_or(now),
+            SessionSubs::from(subscriptions.iter().cloned().collect::<SessionSubMap>()),
+            Some(DisconnectInfo::new(record.disconnected_at.unwrap_or(now))),
+            None,
+        )
+        .await?;
+        let mut messages = 0;
+        let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued).count();
+        // More than a queue takes: the oldest go, as they would have gone.
+        let mut surplus = waiting.saturating_sub(max_queue);
+        for owed in &state.queue {
+            if owed.stage != Stage::Queued {
+                if let Some(message) = inflight(store, decoder, owed) {
+                    session.out_inflight().write().await.push_back(message);
+                    messages += 1;
+                }
+                continue;
+            }
+            if surplus > 0 {
+                surplus -= 1;
+                store.drop_queued(no, owed.message as u32);
+                continue;
+            }
+            if let Some(message) = queued(store, decoder, owed)
+                && session.deliver_queue().push(message).is_ok()
+            {
+                messages += 1;
+            }
+        }
+        // First this: its Will may be published at once.
+        self.keeper.restored(&id, no).await;
+        let tx = EngineSession::offline_restart(session.clone(), left).await?;
+        // Past the guard of logins: this is no login.
+        self.set(session, tx).await?;
+        for (filter, options) in subscriptions {
+            scx.extends.router().await.add(&filter, id.clone(), options).await?;
+        }
+        Ok(Some(messages))
+    }
+
+    fn listener(&self, lid: u16) -> anyhow::Result<ListenerConfig> {
+        let all = &self.keeper.scx.listen_cfgs;
+        let same = all.get(&lid).map(|cfg| cfg.value().clone());
+        // The listener it came through may be gone; they all have the same limits.
+        let any = || all.iter().next().map(|cfg| cfg.value().clone());
+        same.or_else(any).ok_or_else(|| anyhow::anyhow!("there is no listener"))
+    }
+}
+
+/// The connection as it counts for an offline session: its Will only if that is still to be published, with what is left of its
+/// delay.
+fn reduced(connection: ConnectInfo, id: Id, expiry_secs: u32, will_pending: bool, gone: i64) -> ConnectInfo {
+    match connection {
+        ConnectInfo::V3(_, mut connect) => {
+            connect.last_will = connect.last_will.filter(|_| will_pending);
+            ConnectInfo::V3(id, connect)
+        }
+        ConnectInfo::V5(_, mut connect) => {
+            connect.session_expiry_interval_secs = expiry_secs;
+            connect.last_will = connect.last_will.filter(|_| will_pending);
+            if let Some(will) = &mut connect.last_will
+                && let Some(delay) = &mut will.will_delay_interval_sec
+            {
+                *delay = delay.saturating_sub((gone / 1000).min(u32::MAX.into()) as u32);
+            }
+            ConnectInfo::V5(id, connect)
+        }
+    }
+}
+
+fn subscriptions(state: &SessionState) -> Subscriptions {
+    let all = state.subscriptions.iter();
+    all.filter_map(|(filter, options)| Some((filter.as_str().into(), decode_options(options)?))).collect()
+}
+
+/// All that waits in a session, for a client that goes on with it.
+pub(super) fn offline_info(store: &Store, state: SessionState, by: Id) -> Option<OfflineInfo> {
+    let mut decoder = Decoder::default();
+    let sent = state.queue.iter().filter(|owed| owed.stage != Stage::Queued);
+    let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued);
+    Some(OfflineInfo {
+        id: by,
+        subscriptions: subscriptions(&state),
+        inflight_messages: sent.filter_map(|owed| inflight(store, &mut decoder, owed)).collect(),
+        offline_messages: waiting.filter_map(|owed| queued(store, &mut decoder, owed)).collect(),
+        created_at: state.record.created_at,
+    })
+}
+
+/// A message that waits.
+fn queued(store: &Store, decoder: &mut Decoder, owed: &Owed) -> Option<(From, Publish)> {
+    let bytes = store.message(owed.message)?;
+    let Some((from, mut publish)) = decoder.message(&bytes) else {
+        warn!(message = owed.message, "stored message was written by another version");
+        return None;
+    };
+    publish.delay_interval = Some(owed.message as u32);
+    publish.dup = false;
+    publish.retain = owed.retain;
+    publish.packet_id = None;
+    publish.qos = if owed.qos == 2 { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
+    if let (Some(ids), Some(properties)) = (&owed.subscription_ids, &mut publish.properties) {
+        properties.subscription_ids = ids.iter().filter_map(|id| (*id).try_into().ok()).collect();
+    }
+    Some((from, publish))
+}
+
+/// A message that was sent.
+pub(super) fn inflight(store: &Store, decoder: &mut Decoder, owed: &Owed) -> Option<OutInflightMessage> {
+    let status = match owed.stage {
+        Stage::Received => MomentStatus::UnComplete,
+        _ if owed.qos == 2 => MomentStatus::UnReceived,
+        _ => MomentStatus::UnAck,
+    };
+    let (from, mut publish) = if owed.holds_message() { queued(store, decoder, owed)? } else { only_the_end() };
+    publish.packet_id = NonZeroU16::new(owed.packet_id());
+    publish.dup = true;
+    Some(OutInflightMessage::new(status, from, publish))
+}
+
+/// Of a message that the client has only the end of the exchange is owed.
+fn only_the_end() -> (From, Publish) {
+    let packet = Packet {
+        dup: false,
+        retain: false,
+        qos: QoS::ExactlyOnce,
+        topic: Default::default(),
+        packet_id: None,
+        payload: Default::default(),
+        properties: None,
+    };
+    (From::from_system(Id::from(0, ClientId::default())), Publish::from(packet).create_time(timestamp_millis()))
+}

@@ -1,0 +1,236 @@
+//! Sessions of persistent clients, with an ear on what no hook tells: PUBREC, PUBREL, DISCONNECT.
+//!
+//! After each packet of its client the engine calls `keepalive` of the session, in the session's own task. What a PUBREC changes
+//! stands in the in-flight window. A PUBREL leaves no trace at all, and is told from that: every other packet leaves one. PUBRELs
+//! come in the order of their PUBRECs (MQTT-4.6.0-4), so it is for the oldest message. Should a client do something unforeseen, a
+//! message is remembered longer or shorter than it should be; it takes a reconnect and a message of the same content under the same
+//! identifier for that to be noticed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use rmqtt::Result;
+use rmqtt::context::ServerContext;
+use rmqtt::inflight::MomentStatus;
+use rmqtt::session::{DefaultSession, SessionLike, SessionManager};
+use rmqtt::types::*;
+use tracing::warn;
+
+use super::keeper::{Keeper, Live, is_persistent, secs};
+use crate::SessionNo;
+
+pub(super) struct KeptSessions(pub(super) Arc<Keeper>);
+
+#[async_trait]
+impl SessionManager for KeptSessions {
+    async fn create(
+        &self,
+        id: Id,
+        scx: ServerContext,
+        listen_cfg: ListenerConfig,
+        fitter: FitterType,
+        subscriptions: SessionSubs,
+        deliver_queue: MessageQueueType,
+        outinflight: OutInflightType,
+        conn_info: ConnectInfoType,
+        created_at: TimestampMillis,
+        connected_at: TimestampMillis,
+        session_present: bool,
+        superuser: bool,
+        connected: bool,
+        disconnect_info: Option<DisconnectInfo>,
+        _last_id: Option<Id>,
+    ) -> Result<Arc<dyn SessionLike>> {
+        let is_persistent = is_persistent(&conn_info, fitter.session_expiry_interval(None));
+        let session = DefaultSession::new(
+            id.clone(),
+            scx,
+            listen_cfg,
+            subscriptions,
+            deliver_queue,
+            outinflight,
+            conn_info,
+            created_at,
+            connected_at,
+            session_present,
+            superuser,
+            connected,
+            disconnect_info,
+        );
+        if !is_persistent {
+            return Ok(Arc::new(session));
+        }
+        let live = Arc::new(Live::default());
+        self.0.made(&id, live.clone());
+        Ok(Arc::new(KeptSession { inner: session, live, keeper: self.0.clone(), fitter }))
+    }
+}
+
+struct KeptSession {
+    inner: DefaultSession,
+    live: Arc<Live>,
+    keeper: Arc<Keeper>,
+    fitter: FitterType,
+}
+
+impl KeptSession {
+    fn no(&self) -> Option<SessionNo> {
+        self.keeper.same(self.inner.id()).map(|kept| kept.no)
+    }
+
+    /// Takes down PUBRECs; `true` if there was one.
+    ///
+    /// The PUBREL has left by now. Waiting here keeps the next packet of this client waiting, so that no more than one
+    /// delivery at a time is in that state.
+    async fn take_down_received(&self, no: SessionNo, all: bool) -> bool {
+        if self.live.awaiting.lock().is_empty() {
+            return false;
+        }
+        let mut received = Vec::new();
+        {
+            let inflight = self.inner.out_inflight().read().await;
+            let status = |id: &u16| inflight.get(*id).map(|message| message.status);
+            let mut awaiting = self.live.awaiting.lock();
+            // They come in the order in which the messages were sent (MQTT-4.6.0-3).
+            while let Some(id) = awaiting.front().copied() {
+                match status(&id) {
+                    Some(MomentStatus::UnComplete) => received.push(id),
+                    Some(_) => break,
+                    None => {}
+                }
+                awaiting.pop_front();
+            }
+            if all && received.is_empty() {
+                received.extend(awaiting.iter().filter(|id| status(id) == Some(MomentStatus::UnComplete)));
+                awaiting.retain(|id| !received.contains(id));
+            }
+        }
+        let mut last = None;
+        for id in &received {
+            last = Some(self.keeper.store.received(no, *id));
+        }
+        if let Some(commit) = last
+            && let Err(reason) = commit.done().await
+        {
+            warn!(client_id = &*self.inner.id().client_id, %reason, "PUBREC is not on disk yet");
+        }
+        !received.is_empty()
+    }
+}
+
+#[async_trait]
+impl SessionLike for KeptSession {
+    async fn keepalive(&self, ping: IsPing) {
+        let Some(no) = self.no() else { return };
+        let seen = self.live.seen.swap(false, Ordering::Relaxed) || ping;
+        if !self.take_down_received(no, !seen).await
+            && !seen
+            && let Some(oldest) = self.keeper.store.oldest_inbound(no)
+        {
+            self.keeper.store.released(no, oldest.packet_id);
+        }
+    }
+
+    async fn disconnected_set(&self, d: Option<Disconnect>, reason: Option<Reason>) -> Result<()> {
+        self.live.see();
+        if let Some(disconnect) = &d
+            && let Some(no) = self.no()
+        {
+            let expiry_secs = secs(self.fitter.session_expiry_interval(Some(disconnect)));
+            self.keeper.store.change(no, |record| {
+                record.will_pending = false;
+                record.expiry_secs = expiry_secs;
+            });
+        }
+        self.inner.disconnected_set(d, reason).await
+    }
+
+    async fn on_drop(&self) -> Result<()> {
+        self.keeper.unmade(self.inner.id());
+        self.inner.on_drop().await
+    }
+
+    fn id(&self) -> &Id {
+        self.inner.id()
+    }
+    fn context(&self) -> &ServerContext {
+        self.inner.context()
+    }
+    fn listen_cfg(&self) -> &ListenerConfig {
+        self.inner.listen_cfg()
+    }
+    fn deliver_queue(&self) -> &MessageQueueType {
+        self.inner.deliver_queue()
+    }
+    fn out_inflight(&self) -> &OutInflightType {
+        self.inner.out_inflight()
+    }
+    async fn subscriptions(&self) -> Result<SessionSubs> {
+        self.inner.subscriptions().await
+    }
+    async fn subscriptions_add(
+        &self,
+        topic_filter: TopicFilter,
+        opts: SubscriptionOptions,
+    ) -> Result<Option<SubscriptionOptions>> {
+        self.inner.subscriptions_add(topic_filter, opts).await
+    }
+    async fn subscriptions_remove(&self, topic_filter: &str) -> Result<Option<(TopicFilter, SubscriptionOptions)>> {
+        self.inner.subscriptions_remove(topic_filter).await
+    }
+    async fn subscriptions_drain(&self) -> Result<Subscriptions> {
+        self.inner.subscriptions_drain().await
+    }
+    async fn subscriptions_extend(&self, other: Subscriptions) -> Result<()> {
+        self.inner.subscriptions_extend(other).await
+    }
+    async fn created_at(&self) -> Result<TimestampMillis> {
+        self.inner.created_at().await
+    }
+    async fn session_present(&self) -> Result<bool> {
+        self.inner.session_present().await
+    }
+    async fn connect_info(&self) -> Result<Arc<ConnectInfo>> {
+        self.inner.connect_info().await
+    }
+    fn username(&self) -> Option<&UserName> {
+        self.inner.username()
+    }
+    fn password(&self) -> Option<&Password> {
+        self.inner.password()
+    }
+    async fn protocol(&self) -> Result<u8> {
+        self.inner.protocol().await
+    }
+    async fn superuser(&self) -> Result<bool> {
+        self.inner.superuser().await
+    }
+    async fn connected(&self) -> Result<bool> {
+        self.inner.connected().await
+    }
+    async fn connected_at(&self) -> Result<TimestampMillis> {
+        self.inner.connected_at().await
+    }
+    async fn disconnected_at(&self) -> Result<TimestampMillis> {
+        self.inner.disconnected_at().await
+    }
+    async fn disconnected_reasons(&self) -> Result<Vec<Reason>> {
+        self.inner.disconnected_reasons().await
+    }
+    async fn disconnected_reason(&self) -> Result<Reason> {
+        self.inner.disconnected_reason().await
+    }
+    async fn disconnected_reason_has(&self) -> bool {
+        self.inner.disconnected_reason_has().await
+    }
+    async fn disconnected_reason_add(&self, r: Reason) -> Result<()> {
+        self.inner.disconnected_reason_add(r).await
+    }
+    async fn disconnected_reason_take(&self) -> Result<Reason> {
+        self.inner.disconnected_reason_take().await
+    }
+    async fn disconnect(&self) -> Result<Option<Disconnect>> {
+        self.inner.disconnect().await
+    }
+}

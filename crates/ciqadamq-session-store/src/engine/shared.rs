@@ -1,0 +1,238 @@
+//! The engine's session table, with the store in front of routing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rmqtt::Result;
+use rmqtt::codec::types::QoS;
+use rmqtt::grpc::GrpcClients;
+use rmqtt::session::Session;
+use rmqtt::shared::{Entry, MessageLoadCallback, RetainLoadCallback, Shared};
+use rmqtt::types::*;
+use tracing::warn;
+
+use super::entry::KeptEntry;
+use super::keeper::{Exchange, Keeper};
+
+type Lost = Vec<(To, From, Publish, Reason)>;
+
+pub(super) struct Keeping {
+    pub(super) inner: Arc<dyn Shared>,
+    pub(super) keeper: Arc<Keeper>,
+}
+
+impl Keeping {
+    /// Routes a message on this node: commits it for the persistent sessions, and then hands it to all.
+    async fn forward_kept(
+        &self,
+        msg_id: Option<MsgID>,
+        from: From,
+        mut publish: Publish,
+    ) -> std::result::Result<ForwardedCount, (ForwardedCount, Lost)> {
+        let keeper = &self.keeper;
+        let inbound = match keeper.exchange(&from, &publish) {
+            Exchange::Repeated => return Ok(1),
+            Exchange::New(no, inbound) => Some((no, inbound)),
+            Exchange::None => None,
+        };
+        let (local, is_elsewhere) = self.relations(&from, &publish).await;
+        let recipients = keeper.recipients(&publish, &local);
+        let is_will = matches!(from.typ(), FromType::LastWill);
+        if !recipients.is_empty() || inbound.is_some() {
+            match keeper.commit(&from, &publish, &recipients, inbound).await {
+                Ok(ticket) => publish.delay_interval = Some(ticket),
+                Err(refusal) if from.is_custom() => {
+                    keeper.refuse(&from, &publish, &refusal);
+                    return Ok(0);
+                }
+                // Nobody waits for an acknowledgement of it: in memory it goes on.
+                Err(refusal) => warn!(topic = &*publish.topic, reason = %refusal, "message is not kept on disk"),
+            }
+        }
+        if is_will {
+            keeper.will_published(&from.id);
+        }
+        if is_elsewhere {
+            return self.inner.forwards(msg_id, from, publish).await;
+        }
+        if local.is_empty() {
+            return Ok(0);
+        }
+        let (recipients, lost) = match self.inner.forwards_to(from, &publish, local, None).await {
+            Ok(recipients) => (recipients, Vec::new()),
+            Err((recipients, lost)) => (recipients, lost),
+        };
+        let count = recipients.len();
+        if let Some(msg_id) = msg_id
+            && !recipients.is_empty()
+            && let Err(error) = keeper.scx.extends.message_mgr().await.mark_forwarded(msg_id, recipients).await
+        {
+            warn!(%error, "message storage did not take down who got a message");
+        }
+        if lost.is_empty() { Ok(count) } else { Err((count, lost)) }
+    }
+
+    /// Who gets a message on this node, and whether somebody gets it on another one.
+    async fn relations(&self, from: &From, publish: &Publish) -> (SubRelations, bool) {
+        if let Some(target) = &publish.target_clientid {
+            let mut options = SubscriptionOptions::default();
+            options.set_qos(publish.qos);
+            return (vec![(publish.topic.clone(), target.clone(), options, None, None)], false);
+        }
+        let scx = &self.keeper.scx;
+        match scx.extends.router().await.matches(from.id.clone(), &publish.topic).await {
+            Ok(mut relations) => {
+                let local = relations.remove(&scx.node.id()).unwrap_or_default();
+                (local, !relations.is_empty())
+            }
+            Err(error) => {
+                warn!(topic = &*publish.topic, %error, "message cannot be routed");
+                (SubRelations::new(), false)
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Shared for Keeping {
+    fn entry(&self, id: Id) -> Box<dyn Entry> {
+        Box::new(KeptEntry::new(self.inner.entry(id), self.keeper.clone()))
+    }
+
+    async fn forwards(
+        &self,
+        msg_id: Option<MsgID>,
+        from: From,
+        publish: Publish,
+    ) -> std::result::Result<ForwardedCount, (ForwardedCount, Lost)> {
+        let is_will = matches!(from.typ(), FromType::LastWill);
+        if self.keeper.any()
+            && from.is_custom()
+            && let Some(kept) = self.keeper.same(&from.id)
+        {
+            kept.live.see();
+        }
+        if !self.keeper.any() || (publish.qos == QoS::AtMostOnce && !is_will) {
+            return self.inner.forwards(msg_id, from, publish).await;
+        }
+        self.forward_kept(msg_id, from, publish).await
+    }
+
+    async fn forwards_to(
+        &self,
+        from: From,
+        publish: &Publish,
+        relations: SubRelations,
+        msg_id: Option<MsgID>,
+    ) -> std::result::Result<ForwardedRecipients, (ForwardedRecipients, Lost)> {
+        let recipients = if self.keeper.any() && publish.qos != QoS::AtMostOnce {
+            self.keeper.recipients(publish, &relations)
+        } else {
+            Vec::new()
+        };
+        if recipients.is_empty() {
+            return self.inner.forwards_to(from, publish, relations, msg_id).await;
+        }
+        // From another node, whose ticket says nothing here.
+        let mut publish = publish.clone();
+        publish.delay_interval = match self.keeper.commit(&from, &publish, &recipients, None).await {
+            Ok(ticket) => Some(ticket),
+            Err(refusal) => {
+                warn!(topic = &*publish.topic, reason = %refusal, "message of another node is not kept on disk");
+                None
+            }
+        };
+        self.inner.forwards_to(from, &publish, relations, msg_id).await
+    }
+
+    fn exist(&self, client_id: &str) -> bool {
+        self.inner.exist(client_id)
+    }
+    async fn forwards_and_get_shareds(
+        &self,
+        from: From,
+        publish: Publish,
+    ) -> std::result::Result<(SubRelationsMap, ForwardedRecipients), (ForwardedRecipients, Lost)> {
+        self.inner.forwards_and_get_shareds(from, publish).await
+    }
+    fn iter(&self) -> Box<dyn Iterator<Item = Box<dyn Entry>> + Sync + Send + '_> {
+        self.inner.iter()
+    }
+    fn random_session(&self) -> Option<Session> {
+        self.inner.random_session()
+    }
+    async fn session_status(&self, client_id: &str) -> Option<SessionStatus> {
+        self.inner.session_status(client_id).await
+    }
+    async fn client_states_count(&self) -> usize {
+        self.inner.client_states_count().await
+    }
+    fn sessions_count(&self) -> usize {
+        self.inner.sessions_count()
+    }
+    async fn query_subscriptions(&self, q: &SubsSearchParams) -> Vec<SubsSearchResult> {
+        self.inner.query_subscriptions(q).await
+    }
+    async fn subscriptions_count(&self) -> usize {
+        self.inner.subscriptions_count().await
+    }
+    fn get_grpc_clients(&self) -> GrpcClients {
+        self.inner.get_grpc_clients()
+    }
+    fn grpc_enable(&self) -> bool {
+        self.inner.grpc_enable()
+    }
+    fn node_name(&self, id: NodeId) -> String {
+        self.inner.node_name(id)
+    }
+    async fn check_health(&self) -> Result<HealthInfo> {
+        self.inner.check_health().await
+    }
+    async fn health_status(&self) -> Result<NodeHealthStatus> {
+        self.inner.health_status().await
+    }
+    fn operation_is_busy(&self) -> bool {
+        self.inner.operation_is_busy()
+    }
+    async fn message_load(
+        &self,
+        client_id: &str,
+        topic_filter: &str,
+        group: Option<&SharedGroup>,
+    ) -> Result<Vec<(MsgID, From, Publish)>> {
+        self.inner.message_load(client_id, topic_filter, group).await
+    }
+    async fn message_load_with(
+        &self,
+        client_id: &str,
+        topic_filter: &str,
+        group: Option<&SharedGroup>,
+        cb: Arc<dyn MessageLoadCallback>,
+    ) -> Result<()> {
+        self.inner.message_load_with(client_id, topic_filter, group, cb).await
+    }
+    async fn retain_load_with(
+        &self,
+        topic_filter: &TopicFilter,
+        cb: Arc<dyn RetainLoadCallback>,
+    ) -> Result<Vec<(NodeId, MsgID)>> {
+        self.inner.retain_load_with(topic_filter, cb).await
+    }
+    async fn retain_set_broadcast(
+        &self,
+        topic: &TopicName,
+        retain: &Retain,
+        expiry_interval: Option<Duration>,
+    ) -> Result<()> {
+        self.inner.retain_set_broadcast(topic, retain, expiry_interval).await
+    }
+    async fn message_mark_forwarded(
+        &self,
+        from_node_id: NodeId,
+        msg_id: MsgID,
+        recipients: ForwardedRecipients,
+    ) -> Result<()> {
+        self.inner.message_mark_forwarded(from_node_id, msg_id, recipients).await
+    }
+}

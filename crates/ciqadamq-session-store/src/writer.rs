@@ -1,0 +1,226 @@
+//! The one thread that writes the log.
+//!
+//! While it waits for the disk the next frame fills: under load many publishers share an fsync, and a lonely one does not wait
+//! for company. What nobody waits for is written a moment later, so that acknowledgements of subscribers do not cost a system
+//! call each.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+
+use crate::core::{Core, Frame};
+use crate::store::{Disk, Inner, count};
+use crate::{Durability, OpenError, Refusal, checkpoint};
+
+/// How long commands that nobody waits for may gather.
+const GATHER: Duration = Duration::from_millis(5);
+/// The same for those that tell how far a delivery has come.
+const GATHER_URGENT: Duration = Duration::from_micros(200);
+/// How often it is tried to write again after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// A frame that is longer than this is written at once.
+const FRAME_MAX: usize = 4 << 20;
+
+/// Starts the writer and the thread that makes checkpoints.
+pub(crate) fn start(inner: &Arc<Inner>) -> Result<Vec<thread::JoinHandle<()>>, OpenError> {
+    let writer = inner.clone();
+    let checkpointer = inner.clone();
+    Ok(vec![
+        thread::Builder::new()
+            .name("session-log".into())
+            .spawn(move || Writer { inner: writer, unsynced: None }.run())
+            .map_err(OpenError::Thread)?,
+        thread::Builder::new()
+            .name("session-fold".into())
+            .spawn(move || checkpoint::when_wanted(&checkpointer))
+            .map_err(OpenError::Thread)?,
+    ])
+}
+
+/// Waits until everything so far is written. Blocks.
+pub(crate) fn flush(inner: &Inner) -> Result<(), Refusal> {
+    let answer = {
+        let mut core = inner.core.lock();
+        if let Some(fault) = &core.fault {
+            return Err(fault.clone());
+        }
+        let answer = core.wait();
+        drop(core);
+        inner.wake.notify_one();
+        answer
+    };
+    match answer {
+        Some(answer) => answer.blocking_recv().unwrap_or(Err(Refusal::Closed)),
+        // A frame may still be on its way; it is written under this lock.
+        None => {
+            if let Some(disk) = &inner.disk {
+                drop(disk.journal.lock());
+            }
+            Ok(())
+        }
+    }
+}
+
+struct Writer {
+    inner: Arc<Inner>,
+    /// since when there is something written that is not synced
+    unsynced: Option<Instant>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let inner = self.inner.clone();
+        let Some(disk) = &inner.disk else { return };
+        loop {
+            let mut core = inner.core.lock();
+            let done = self.wait_for_work(&mut core);
+            if core.fault.is_some() {
+                drop(core);
+                if done {
+                    return;
+                }
+                self.try_again(disk);
+                continue;
+            }
+            let nothing = core.frame.bytes.is_empty();
+            drop(core);
+            if nothing {
+                self.sync_late(disk, done);
+                if done {
+                    return;
+                }
+                continue;
+            }
+            // Taken under the journal's lock, so that whoever sees an empty frame and gets that lock knows that all is written.
+            // And that lock first: a checkpoint may hold it for a while, in which the state must not be locked.
+            let mut journal = disk.journal.lock();
+            let mut frame = inner.core.lock().take_frame();
+            let must_sync = inner.config.durability == Durability::Fsync && !frame.waiters.is_empty();
+            let written = self
+                .space()
+                .and_then(|()| journal.append(&mut frame.bytes))
+                .and_then(|()| if must_sync { journal.sync() } else { Ok(()) });
+            let log_bytes = journal.end();
+            drop(journal);
+            match written {
+                Ok(()) => {
+                    count(&inner.tally.commits, 1);
+                    self.unsynced = if must_sync { None } else { self.unsynced.or_else(|| Some(Instant::now())) };
+                    for waiter in frame.waiters {
+                        // Whoever does not wait any more does not need the answer.
+                        let _ = waiter.send(Ok(()));
+                    }
+                    self.want_checkpoint(log_bytes);
+                }
+                Err(error) => self.fail(frame, &error),
+            }
+        }
+    }
+
+    /// Waits until there is something to do; `true` when it is the last time.
+    fn wait_for_work(&self, core: &mut MutexGuard<'_, Core>) -> bool {
+        let wake = &self.inner.wake;
+        loop {
+            if core.closed {
+                return true;
+            }
+            if core.fault.is_some() {
+                wake.wait_for(core, RETRY);
+                return core.closed;
+            }
+            let frame = &core.frame;
+            if !frame.waiters.is_empty() || frame.bytes.len() >= FRAME_MAX {
+                return false;
+            }
+            let until = match (frame.since, self.unsynced) {
+                (Some(since), _) => since + if frame.urgent { GATHER_URGENT } else { GATHER },
+                (None, Some(since)) => since + self.inner.config.flush_every,
+                (None, None) => {
+                    wake.wait(core);
+                    continue;
+                }
+            };
+            if Instant::now() >= until {
+                return false;
+            }
+            wake.wait_until(core, until);
+        }
+    }
+
+    fn sync_late(&mut self, disk: &Disk, now: bool) {
+        if self.unsynced.is_some_and(|since| now || since.elapsed() >= self.inner.config.flush_every) {
+            let synced = disk.journal.lock().sync();
+            self.unsynced = None;
+            if let Err(error) = synced {
+                self.fail(Frame::default(), &error);
+            }
+        }
+    }
+
+    /// Whether the disk has room for some more frames.
+    fn space(&self) -> io::Result<()> {
+        let config = &self.inner.config;
+        // A file system that cannot say how much is free is not refused for that: a failed write is noticed anyway.
+        match fs2::available_space(&config.path) {
+            Ok(free) if free < config.reserve_bytes => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!("{free} bytes free, less than {}", config.reserve_bytes),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A frame could not be written: whoever waits hears so, its messages are taken back, and nothing is accepted until
+    /// writing works again.
+    fn fail(&mut self, frame: Frame, error: &io::Error) {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let fault = match error.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => Refusal::DiskFull(error.to_string()),
+            _ => Refusal::Broken(error.to_string()),
+        };
+        tracing::error!(%error, "session store cannot write; messages for persistent sessions are refused until it can");
+        let mut core = self.inner.core.lock();
+        self.inner.faulted.store(true, Ordering::Release);
+        core.fault = Some(fault.clone());
+        let behind = std::mem::take(&mut core.frame);
+        core.take_back(&behind);
+        core.take_back(&frame);
+        drop(core);
+        for waiter in frame.waiters.into_iter().chain(behind.waiters) {
+            // As above.
+            let _ = waiter.send(Err(fault.clone()));
+        }
+    }
+
+    /// A checkpoint writes everything that has changed meanwhile; if it works, so does the log.
+    fn try_again(&mut self, disk: &Disk) {
+        if self.space().is_err() {
+            return;
+        }
+        let worked = catch_unwind(AssertUnwindSafe(|| checkpoint::recover(&self.inner)));
+        if !matches!(worked, Ok(Ok(()))) {
+            return;
+        }
+        let end = disk.journal.lock().end();
+        let mut core = self.inner.core.lock();
+        core.frame_at = end;
+        core.fault = None;
+        self.inner.faulted.store(false, Ordering::Release);
+        self.unsynced = None;
+        tracing::info!("session store writes again");
+    }
+
+    fn want_checkpoint(&self, end: u64) {
+        let Some(disk) = &self.inner.disk else { return };
+        if end - disk.segments.start().unwrap_or(end) >= self.inner.config.checkpoint_bytes
+            && !self.inner.checkpoint_wanted.swap(true, Ordering::AcqRel)
+        {
+            self.inner.fold.notify_all();
+        }
+    }
+}

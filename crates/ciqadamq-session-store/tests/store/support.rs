@@ -1,0 +1,113 @@
+//! What several tests need.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ciqadamq_session_store::{Durability, Recipient, SessionNo, SessionRecord, Stage, Store, StoreConfig};
+
+/// Never.
+pub const LATER: i64 = i64::MAX;
+
+/// Small segments, so that a test sees many.
+pub fn config(path: &Path) -> StoreConfig {
+    StoreConfig {
+        segment_bytes: 64 << 10,
+        checkpoint_bytes: 1 << 30,
+        cache_bytes: 1 << 20,
+        reserve_bytes: 0,
+        durability: Durability::Fsync,
+        ..StoreConfig::at(path)
+    }
+}
+
+pub fn open(path: &Path) -> Store {
+    Store::open(config(path)).unwrap()
+}
+
+pub fn record(client_id: &str) -> SessionRecord {
+    SessionRecord { client_id: client_id.into(), expiry_secs: 3600, ..SessionRecord::default() }
+}
+
+pub fn to(session: SessionNo, qos: u8) -> Recipient {
+    Recipient { session, qos, retain: false, subscription_ids: None }
+}
+
+/// One session as it can be compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub subscriptions: BTreeMap<String, Vec<u8>>,
+    /// payload (`None` once only its end is owed), QoS, stage
+    pub queue: Vec<(Option<Vec<u8>>, u8, Stage)>,
+    pub inbound: Vec<(u16, u64)>,
+}
+
+/// Everything in a store as it can be compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct All {
+    pub sessions: BTreeMap<String, Seen>,
+    pub retained: BTreeMap<String, Vec<u8>>,
+}
+
+pub fn all(store: &Store) -> All {
+    let mut all = All::default();
+    for no in store.sessions() {
+        let session = store.session(no).unwrap();
+        let mut ids = std::collections::HashSet::new();
+        let queue = session.queue.iter().map(|owed| {
+            assert!(ids.insert(owed.packet_id()), "a packet identifier stands for two messages");
+            let payload = owed.holds_message().then(|| store.message(owed.message).expect("an owed message is there"));
+            (payload, owed.qos, owed.stage)
+        });
+        let seen = Seen {
+            queue: queue.collect(),
+            subscriptions: session.subscriptions.clone(),
+            inbound: session.inbound.iter().map(|i| (i.packet_id, i.hash)).collect(),
+        };
+        all.sessions.insert(session.record.client_id.clone(), seen);
+    }
+    for (topic, _) in store.retained() {
+        let message = store.retained_message(&topic).expect("a retained message is there");
+        all.retained.insert(topic, message);
+    }
+    all
+}
+
+/// What a crash leaves: the files as they are, except that the log was written only up to `upto`, and holds `rest` behind.
+pub fn crash(from: &Path, to: &Path, upto: u64, rest: impl Fn(usize) -> u8) {
+    copy(from, to);
+    let log = to.join("log");
+    for path in files(&log) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let Some(base) = name.strip_suffix(".log").map(|n| u64::from_str_radix(n, 16).unwrap()) else { continue };
+        let mut bytes = fs::read(&path).unwrap();
+        if base >= upto && base > 0 {
+            // It did not exist yet.
+            fs::remove_file(&path).unwrap();
+            continue;
+        }
+        let keep = 32 + (upto - base) as usize;
+        for (at, byte) in bytes.iter_mut().enumerate().skip(keep) {
+            *byte = rest(at);
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for path in files(from) {
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    all.sort();
+    all
+}
