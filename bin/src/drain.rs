@@ -9,7 +9,7 @@ use ciqadamq_core::{Condition, Health};
 use ciqadamq_gate::GateHandle;
 use ciqadamq_rest::RestHandle;
 use ciqadamq_session_store::engine::SessionKeeper;
-use ciqadamq_user_store::UserStore;
+use ciqadamq_user_store::ReplicatedUsers;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -28,8 +28,8 @@ pub struct Running {
     pub sessions: Arc<Sessions>,
     pub auth: Option<Arc<Auth>>,
     pub rest: Option<RestHandle>,
-    pub store: Arc<UserStore>,
     pub session_keeper: Option<Arc<SessionKeeper>>,
+    pub users: Arc<ReplicatedUsers>,
 }
 
 impl Running {
@@ -51,7 +51,8 @@ impl Running {
         if let Some(rest) = &self.rest {
             rest.shutdown().await;
         }
-        let (auth, store, sessions) = (self.auth, self.store, self.session_keeper);
+        self.users.close().await;
+        let (auth, sessions) = (self.auth, self.session_keeper);
         let retainer_flush = if sessions.is_some() { Duration::ZERO } else { RETAINER_FLUSH };
         tokio::task::spawn_blocking(move || {
             if let Some(auth) = auth {
@@ -60,7 +61,6 @@ impl Running {
             if let Some(sessions) = sessions {
                 sessions.close();
             }
-            store.close();
         })
         .await
         .context("stores did not close")?;

@@ -12,7 +12,7 @@ use ciqadamq_rest::RestDeps;
 use ciqadamq_retain::Keeper;
 use ciqadamq_session_store::engine::{Adopt, Deps as SessionDeps};
 use ciqadamq_session_store::{Store as SessionStore, StoreConfig as SessionStoreConfig};
-use ciqadamq_user_store::{StoreConfig, UserStore};
+use ciqadamq_user_store::{ReplicatedUsers, StoreConfig, UserStore};
 use prometheus::Registry;
 use tracing::{error, info, warn};
 
@@ -43,7 +43,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
 
     // What can be refused is opened before anything runs.
     let management = settings::management_token(config)?;
-    let _peers = settings::peers(config, management.clone())?;
+    let peers = settings::peers(config, management.clone())?;
     let gate = settings::gate(config, &metrics)?;
     let acl_enabled =
         config.acl.enabled && !config.auth.disabled && starts("ciqadamq-auth") && starts("ciqadamq-topic-acl");
@@ -63,6 +63,9 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         )
         .context("threads for password hashing")?,
     );
+    let users = ReplicatedUsers::start(store, settings::users(config), peers, &internal, health.clone()).await;
+    let users = users.context("user store")?;
+    cluster.enter("users", users.clone());
     let scx = engine::context(config).await?;
     let sessions = Arc::new(Sessions::new(scx.clone(), principals.clone(), gate.as_ref().map(engine_peer)));
 
@@ -91,13 +94,13 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         session_keeper = Some(keeper.context("ciqadamq-session-store")?);
     }
     if starts("ciqadamq-user-store") {
-        ciqadamq_user_store::register(&scx, store.clone(), &metrics).await.context("ciqadamq-user-store")?;
+        ciqadamq_user_store::register(&scx, &users, &metrics).await.context("ciqadamq-user-store")?;
     }
     let mut retained = None;
     if starts("ciqadamq-retain") {
         let max = config.limits.retained_per_user;
-        let keeper = Keeper::new(max, store.clone(), principals.clone(), &metrics)?;
-        ciqadamq_retain::register(&scx, keeper.clone(), &*store).await.context("ciqadamq-retain")?;
+        let keeper = Keeper::new(max, users.clone(), principals.clone(), &metrics)?;
+        ciqadamq_retain::register(&scx, keeper.clone(), &*users).await.context("ciqadamq-retain")?;
         retained = Some(keeper as Arc<dyn RetainedQuota>);
     }
     let mut auth = None;
@@ -105,7 +108,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         ciqadamq_auth::register_disabled(&scx).await.context("ciqadamq-auth")?;
     } else if starts("ciqadamq-auth") {
         let deps = AuthDeps {
-            directory: store.clone(),
+            directory: users.clone(),
             rules: rules.clone(),
             principals: principals.clone(),
             pool: pool.clone(),
@@ -124,7 +127,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let mut rest = None;
     if starts("ciqadamq-rest") {
         let deps = RestDeps {
-            directory: store.clone(),
+            directory: users.clone(),
             passwords: pool,
             sessions: sessions.clone(),
             rules,
@@ -156,7 +159,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     });
     let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));
     health.set("listeners", Condition::Met);
-    Ok(Running { health, server, gate, sessions, auth, rest, store, session_keeper })
+    Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users })
 }
 
 /// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.

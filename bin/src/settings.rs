@@ -11,6 +11,7 @@ use ciqadamq_peers::{HttpPeers, PeersConfig};
 use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
 use ciqadamq_session_store::StoreConfig as SessionStoreConfig;
 use ciqadamq_topic_acl::{AclConfig, Limits};
+use ciqadamq_user_store::RaftConfig;
 use prometheus::Registry;
 use rmqtt::codec::types::QoS;
 use tracing::info;
@@ -117,6 +118,19 @@ pub fn management_token(config: &Config) -> anyhow::Result<Secret> {
 /// The tokens that the API takes.
 pub fn tokens(config: &Config, management: &Secret) -> anyhow::Result<Tokens> {
     Ok(Tokens::new(management, config.api.repl_token.as_ref())?)
+}
+
+/// This node among the members of the user directory.
+pub fn users(config: &Config) -> RaftConfig {
+    let cluster = &config.cluster;
+    let node = cluster.node_id.into();
+    match cluster.enabled {
+        true => {
+            let nodes = cluster.api_urls(&config.api).into_iter().collect();
+            RaftConfig::clustered(node, nodes, cluster.leader_id.into())
+        }
+        false => RaftConfig::alone(node),
+    }
 }
 
 /// The way to the other nodes; there are none outside a cluster.

@@ -12,6 +12,7 @@ use super::read::Reading;
 /// Variables of features that are not there: asked-for durability that cannot be had means no start.
 const UNSUPPORTED_ENV: &[(&str, &str)] =
     &[("VAULT_ADDR", "this version reads secrets from the environment and the configuration; unset VAULT_ADDR")];
+
 /// Our plugins, and which others each cannot do without.
 pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
     ("ciqadamq-user-store", &[]),
@@ -46,9 +47,6 @@ fn unsupported(reading: &mut Reading, variable_set: impl Fn(&str) -> bool) {
             let place = Place::Env(name);
             reading.problems.push(Problem { place, key: String::new(), text: (*text).into() });
         }
-    }
-    if reading.config.cluster.enabled {
-        reading.complain("cluster.enabled", "this version runs one node; set cluster.enabled = false or leave it out");
     }
     if reading.config.secrets.provider != SecretsProvider::Environment {
         let text = "this version reads secrets from the environment and the configuration; set secrets.provider = \

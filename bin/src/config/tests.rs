@@ -113,7 +113,6 @@ fn a_variable_that_is_no_text_is_a_problem() {
 
 #[test]
 fn what_this_version_cannot_keep_stops_the_start() {
-    assert!(problems("[cluster]\nenabled = true\n", &[]).join("\n").contains("this version runs one node"));
     assert!(problem("[secrets]\nprovider = \"vault\"\n").contains("from the environment and the configuration"));
     let both = "[plugins]\nenable = [\"rmqtt-session-storage\"]\n";
     assert!(problem(both).contains("both keep sessions"));
@@ -144,6 +143,9 @@ fn what_a_cluster_needs_is_said_in_one_go() {
     ] {
         assert!(all.contains(wanted), "{wanted}\nnot in\n{all}");
     }
+    let fits = "[api]\ntoken = \"0f8a-0f8a-0f8a-0f8a\"\n[cluster]\nenabled = true\nnode_id = 2\nleader_id = 1\n\
+                node_grpc_addrs = [\"1@a:5363\", \"2@b:5363\"]\nraft_peer_addrs = [\"1@a:6003\", \"2@b:6003\"]\n";
+    good(fits, &[]);
     let leaderless = "[cluster]\nenabled = true\nnode_id = 1\nnode_grpc_addrs = [\"1@a:1\", \"2@b:1\"]\n\
                       raft_peer_addrs = [\"1@a:2\", \"2@b:2\"]\n";
     assert!(problems(leaderless, &[]).join("\n").contains("cluster.leader_id: is 0"));

@@ -94,7 +94,8 @@ pub trait ClusterPart: Send + Sync {
     /// Its raft.
     fn raft(&self) -> RaftView;
 
-    /// Takes a node in and gives it a vote, once it has caught up. `url` is its API. Any member takes the call.
+    /// Takes a node in and gives it a vote, once it has caught up. `url` is its API, where the configuration has it too:
+    /// the nodes' credential goes nowhere else. Any member takes the call.
     async fn add_member(&self, node: NodeId, url: &str) -> Result<(), MembersError>;
 
     /// Takes a node out.

@@ -5,6 +5,7 @@
 //! | key | value |
 //! | --- | --- |
 //! | `a` | revision of the last applied command, 8 bytes big endian |
+//! | `r` | how far the replicated log was applied, and its members: bytes that `raft` makes and reads |
 //! | `u` username | version byte, then the record in postcard |
 
 use ciqadamq_core::{PasswordHash, Revision, User, UserId, Username};
@@ -12,6 +13,9 @@ use serde::{Deserialize, Serialize};
 
 /// Key of the last applied revision.
 pub(crate) const APPLIED: &[u8] = b"a";
+
+/// Key of the state of the replicated log.
+pub(crate) const RAFT: &[u8] = b"r";
 
 /// First byte of a record.
 const RECORD_VERSION: u8 = 1;

@@ -19,7 +19,10 @@ use crate::records::Users;
 use crate::{OpenError, StoreConfig, codec};
 
 /// Version of the layout of trees and keys.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// The version before: without the state of the replicated log. It is raised when that is written first.
+const FORMAT_UNREPLICATED: u32 = 1;
 
 /// Keys of sled's default tree: the format, and which tree holds the users.
 const FORMAT_KEY: &[u8] = b"format";
@@ -35,6 +38,16 @@ pub(crate) struct Database {
     disk: Disk,
     /// which tree holds the users; installing a snapshot begins a new one
     generation: u64,
+    replicated: bool,
+}
+
+/// What an opened database holds.
+pub(crate) struct Contents {
+    pub(crate) users: Users,
+    /// the last applied revision
+    pub(crate) last: Revision,
+    /// the state of the replicated log, if there is one
+    pub(crate) raft: Option<Vec<u8>>,
 }
 
 /// A write that failed.
@@ -57,7 +70,7 @@ impl From<sled::Error> for WriteError {
 
 impl Database {
     /// Opens or makes the database, and reads all of it.
-    pub(crate) fn open(config: &StoreConfig) -> Result<(Self, Users, Revision), OpenError> {
+    pub(crate) fn open(config: &StoreConfig) -> Result<(Self, Contents), OpenError> {
         let path = config.path.as_path();
         let directory = |source| OpenError::Directory { path: path.to_owned(), source };
         let disk_error = |e: &dyn std::fmt::Display| OpenError::Disk { path: path.to_owned(), reason: e.to_string() };
@@ -69,7 +82,7 @@ impl Database {
             // sled would make a new one.
             return Err(corrupt("its file `db` is missing or empty".into()));
         }
-        let db = open_sled(config)?;
+        let db = open_sled(path, config.cache_bytes)?;
         match db.get(FORMAT_KEY).map_err(|e| corrupt(e.to_string()))?.as_deref() {
             Some(bytes) => check_format(path, bytes)?,
             None if used_before => return Err(corrupt("it came up empty, though it was in use before".into())),
@@ -83,7 +96,8 @@ impl Database {
             None => return Err(corrupt("it does not say which tree holds the users".into())),
         };
         let tree = db.open_tree(tree_name(generation)).map_err(|e| disk_error(&e))?;
-        let (users, last) = read_all(&tree).map_err(corrupt)?;
+        let contents = read_all(&tree).map_err(corrupt)?;
+        let (users, last) = (&contents.users, contents.last);
 
         let (mut disk, acknowledged) = Disk::open(path).map_err(directory)?;
         match acknowledged {
@@ -104,7 +118,19 @@ impl Database {
         db.flush().map_err(|e| disk_error(&e))?;
         disk.sync_everything(last).map_err(|e| disk_error(&e))?;
         tracing::info!(path = %path.display(), users = users.len(), revision = last.0, "user store open");
-        Ok((Self { db, tree, disk, generation }, users, last))
+        let replicated = contents.raft.is_some();
+        Ok((Self { db, tree, disk, generation, replicated }, contents))
+    }
+
+    /// Raises the format before the first state of the replicated log is written: a version that knows nothing of it
+    /// must not change users behind its back.
+    pub(crate) fn begin_replication(&mut self) -> Result<(), WriteError> {
+        if !self.replicated {
+            self.db.insert(FORMAT_KEY, &FORMAT.to_be_bytes())?;
+            self.sync()?;
+            self.replicated = true;
+        }
+        Ok(())
     }
 
     /// Applies a batch, as a whole, and makes it durable.
@@ -155,10 +181,10 @@ fn tree_name(generation: u64) -> String {
     format!("users.{generation}")
 }
 
-fn open_sled(config: &StoreConfig) -> Result<Db, OpenError> {
-    let path = &config.path;
+/// Opens sled's files in a directory; waits for an owner that is just ending.
+pub(crate) fn open_sled(path: &Path, cache_bytes: u64) -> Result<Db, OpenError> {
     // No flushes by time: each commit is flushed before it is acknowledged, and sled cleans up as it writes.
-    let settings = sled::Config::default().path(path).cache_capacity(config.cache_bytes).flush_every_ms(None);
+    let settings = sled::Config::default().path(path).cache_capacity(cache_bytes).flush_every_ms(None);
     let began = Instant::now();
     loop {
         // sled has assertions where it reads its own files.
@@ -167,7 +193,7 @@ fn open_sled(config: &StoreConfig) -> Result<Db, OpenError> {
             Ok(Err(error)) => error,
             Err(_) => {
                 let reason = "the database panicked while it was reading its files, see the log".into();
-                return Err(OpenError::Corrupt { path: path.clone(), reason });
+                return Err(OpenError::Corrupt { path: path.to_owned(), reason });
             }
         };
         return Err(match error {
@@ -176,22 +202,22 @@ fn open_sled(config: &StoreConfig) -> Result<Db, OpenError> {
                     thread::sleep(Duration::from_millis(20));
                     continue;
                 }
-                OpenError::Locked { path: path.clone() }
+                OpenError::Locked { path: path.to_owned() }
             }
             sled::Error::Io(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                OpenError::Directory { path: path.clone(), source: e }
+                OpenError::Directory { path: path.to_owned(), source: e }
             }
             sled::Error::Io(e) if !matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) => {
-                OpenError::Disk { path: path.clone(), reason: e.to_string() }
+                OpenError::Disk { path: path.to_owned(), reason: e.to_string() }
             }
-            other => OpenError::Corrupt { path: path.clone(), reason: other.to_string() },
+            other => OpenError::Corrupt { path: path.to_owned(), reason: other.to_string() },
         });
     }
 }
 
 fn check_format(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
     match bytes.try_into().map(u32::from_be_bytes) {
-        Ok(FORMAT) => Ok(()),
+        Ok(FORMAT | FORMAT_UNREPLICATED) => Ok(()),
         Ok(found) => Err(OpenError::Version { path: path.to_owned(), found, supported: FORMAT }),
         Err(_) => Err(OpenError::Foreign { path: path.to_owned() }),
     }
@@ -199,7 +225,7 @@ fn check_format(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
 
 fn initialise(db: &Db, path: &Path) -> sled::Result<()> {
     let mut batch = Batch::default();
-    batch.insert(FORMAT_KEY, &FORMAT.to_be_bytes());
+    batch.insert(FORMAT_KEY, &FORMAT_UNREPLICATED.to_be_bytes());
     batch.insert(GENERATION_KEY, &0u64.to_be_bytes());
     db.apply_batch(batch)?;
     db.flush()?;
@@ -208,13 +234,17 @@ fn initialise(db: &Db, path: &Path) -> sled::Result<()> {
     Ok(())
 }
 
-fn read_all(tree: &Tree) -> Result<(Users, Revision), String> {
-    let (mut users, mut last) = (Users::new(), Revision(0));
+fn read_all(tree: &Tree) -> Result<Contents, String> {
+    let (mut users, mut last, mut raft) = (Users::new(), Revision(0), None);
     for entry in tree.iter() {
         let (key, value) = entry.map_err(|e| e.to_string())?;
         // Its key comes before those of all records.
         if &*key == codec::APPLIED {
             last = codec::decode_revision(&value)?;
+            continue;
+        }
+        if &*key == codec::RAFT {
+            raft = Some(value.to_vec());
             continue;
         }
         let user = codec::decode(codec::username_in(&key)?, &value)?;
@@ -223,5 +253,5 @@ fn read_all(tree: &Tree) -> Result<(Users, Revision), String> {
         }
         users.insert(user.username.clone(), Arc::new(user));
     }
-    Ok((users, last))
+    Ok(Contents { users, last, raft })
 }

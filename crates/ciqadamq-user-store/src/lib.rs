@@ -2,9 +2,9 @@
 //!
 //! **The model.** Users change through [`Command`](ciqadamq_core::Command)s alone. They stand in one queue, one thread
 //! takes them from it in batches, and a state machine that is a pure function of its history
-//! ([`decide`](ciqadamq_core::decide)) applies them. The place in the history is the revision. Today the queue makes the
-//! history; a replicated log can make it just as well, which is why the machine takes the revision from outside, can
-//! be read out as a [`Snapshot`] and be replaced by one.
+//! ([`decide`](ciqadamq_core::decide)) applies them. The place in the history is the revision. In the broker a replicated
+//! log makes the history ([`ReplicatedUsers`], module `raft`), the same on all nodes; a [`UserStore`] by itself, as tests
+//! have it, makes its own until a log takes it over.
 //!
 //! **What holds**
 //! - `Ok` means: on the disk, fsynced, every observer told. A process or a machine that dies afterwards loses nothing.
@@ -25,6 +25,7 @@
 //! | `snapshot.rs` | all records as of one revision |
 //! | `database.rs`, `disk.rs` | sled, opened with all its checks; directory, fsync, free space |
 //! | `codec.rs` | bytes on disk |
+//! | `raft/` | the replicated log, on openraft |
 //! | `plugin.rs` | the entry in rmqtt's list of plugins |
 
 mod codec;
@@ -34,6 +35,7 @@ mod disk;
 mod error;
 mod metrics;
 mod plugin;
+mod raft;
 mod records;
 mod snapshot;
 mod state_machine;
@@ -43,5 +45,6 @@ mod writer;
 pub use config::StoreConfig;
 pub use error::OpenError;
 pub use plugin::{NAME, register};
+pub use raft::{RaftConfig, ReplicatedUsers, StartError, Timing};
 pub use snapshot::Snapshot;
 pub use store::{Counters, UserStore};

@@ -10,8 +10,9 @@ use rmqtt::macros::Plugin;
 use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use serde_json::{Value, json};
 
-use crate::UserStore;
 use crate::metrics::StoreMetrics;
+use crate::raft::RaftGauges;
+use crate::{ReplicatedUsers, UserStore};
 
 /// Name in the plugin manager.
 pub const NAME: &str = env!("CARGO_PKG_NAME");
@@ -20,7 +21,9 @@ pub const NAME: &str = env!("CARGO_PKG_NAME");
 ///
 /// # Errors
 /// What the plugin manager says; or that the registry has the metrics already.
-pub async fn register(scx: &ServerContext, store: Arc<UserStore>, registry: &Registry) -> rmqtt::Result<()> {
+pub async fn register(scx: &ServerContext, users: &Arc<ReplicatedUsers>, registry: &Registry) -> rmqtt::Result<()> {
+    let store = users.store().clone();
+    registry.register(Box::new(RaftGauges::new(users.clone())?))?;
     registry.register(Box::new(StoreMetrics::new(store.clone())?))?;
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {

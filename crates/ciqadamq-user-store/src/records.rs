@@ -24,6 +24,8 @@ pub(crate) type Images = BTreeMap<Username, Option<Arc<User>>>;
 pub(crate) struct Records {
     view: RwLock<View>,
     revision: AtomicU64,
+    /// the state of the replicated log that belongs to these records
+    raft_state: RwLock<Option<Vec<u8>>>,
 }
 
 /// What one moment looks like.
@@ -40,7 +42,7 @@ impl Records {
     pub(crate) fn new(users: Users, last: Revision) -> Self {
         let people = people(&users);
         let view = View { users, people, fault: None, snapshots: Vec::new() };
-        Self { view: RwLock::new(view), revision: AtomicU64::new(last.0) }
+        Self { view: RwLock::new(view), revision: AtomicU64::new(last.0), raft_state: RwLock::new(None) }
     }
 
     /// One record.
@@ -92,7 +94,17 @@ impl Records {
         Some((state, self.revision()))
     }
 
+    /// The state of the replicated log as of the last durable change; `None` if these users were never replicated.
+    pub(crate) fn raft_state(&self) -> Option<Vec<u8>> {
+        self.raft_state.read().clone()
+    }
+
     // What follows is for the state machine alone.
+
+    /// Notes the state of the replicated log that is on the disk.
+    pub(crate) fn set_raft_state(&self, state: Option<Vec<u8>>) {
+        *self.raft_state.write() = state;
+    }
 
     /// Shows a change that is durable.
     pub(crate) fn publish(&self, last: Revision, after: Images) {

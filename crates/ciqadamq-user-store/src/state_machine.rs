@@ -69,8 +69,9 @@ impl StateMachine {
     /// Opens or makes the database.
     pub(crate) fn open(config: StoreConfig) -> Result<(Self, Arc<Records>), OpenError> {
         config.check()?;
-        let (database, users, last) = Database::open(&config)?;
-        let records = Arc::new(Records::new(users, last));
+        let (database, contents) = Database::open(&config)?;
+        let records = Arc::new(Records::new(contents.users, contents.last));
+        records.set_raft_state(contents.raft);
         Ok((Self { config, records: records.clone(), database: State::Open(database) }, records))
     }
 
@@ -81,12 +82,15 @@ impl StateMachine {
 
     /// Makes sure that changes can be written, else says why not. Opens the database again if that is due; then there
     /// may be changes that were thought to have failed.
-    pub(crate) fn recover(&mut self) -> Result<Changed, String> {
+    ///
+    /// What is `agreed` is in the replicated log already: it may use the reserve of free space, because refusing it
+    /// would only delay it.
+    pub(crate) fn recover(&mut self, agreed: bool) -> Result<Changed, String> {
         if let State::GivenUp { reason } = &self.database {
             return Err(reason.clone());
         }
         // Full disks are seen before sled meets them; then nothing is broken and nothing to be repaired.
-        if let Some(reason) = disk::space_problem(&self.config.path) {
+        if !agreed && let Some(reason) = disk::space_problem(&self.config.path) {
             return Err(reason);
         }
         match &self.database {
@@ -95,11 +99,13 @@ impl StateMachine {
             _ => return Ok(Changed::new()),
         }
         match Database::open(&self.config) {
-            Ok((database, users, last)) => {
+            Ok((database, contents)) => {
+                let (users, last) = (contents.users, contents.last);
                 let changed = self.records.with_view(|view| differences(&view.users, &users, last));
                 if !changed.is_empty() {
                     self.records.replace(users, last);
                 }
+                self.records.set_raft_state(contents.raft);
                 self.records.set_fault(None);
                 self.database = State::Open(database);
                 tracing::info!(path = %self.config.path.display(), "user store takes changes again");
@@ -117,7 +123,15 @@ impl StateMachine {
     ///
     /// `first` must be beyond [`last_applied`](Self::last_applied); it may leave a gap, as a log does that also holds
     /// other things than commands. On `Err` nothing has changed for any reader.
-    pub(crate) fn apply_batch(&mut self, first: Revision, commands: &[Command]) -> Result<AppliedBatch, String> {
+    ///
+    /// `raft_state` is written along, so that the users and how far the replicated log was applied are always of one
+    /// moment. It may come without commands.
+    pub(crate) fn apply_batch(
+        &mut self,
+        first: Revision,
+        commands: &[Command],
+        raft_state: Option<&[u8]>,
+    ) -> Result<AppliedBatch, String> {
         let mut last = self.last_applied();
         if first <= last {
             return Err(format!("revision {first} was applied before; the last one is {last}"));
@@ -153,9 +167,17 @@ impl StateMachine {
             }
         }
         batch.insert(codec::APPLIED, &codec::encode_revision(last));
+        if let Some(state) = raft_state {
+            batch.insert(codec::RAFT, state);
+            let begun = self.database()?.begin_replication();
+            begun.map_err(|e| self.fail(e))?;
+        }
         let committed = self.database()?.commit(batch, last);
         committed.map_err(|e| self.fail(e))?;
         self.records.publish(last, after);
+        if let Some(state) = raft_state {
+            self.records.set_raft_state(Some(state.to_vec()));
+        }
         Ok(applied)
     }
 
@@ -164,6 +186,7 @@ impl StateMachine {
         &mut self,
         last: Revision,
         records: &mut dyn Iterator<Item = Result<Arc<User>, DirectoryError>>,
+        raft_state: Option<&[u8]>,
     ) -> Result<Changed, String> {
         if last < self.last_applied() {
             // Sessions carry the revision of their login; a history that goes back would let old ones in again.
@@ -172,13 +195,18 @@ impl StateMachine {
                 self.last_applied()
             ));
         }
+        if raft_state.is_some() {
+            let begun = self.database()?.begin_replication();
+            begun.map_err(|e| self.fail(e))?;
+        }
         let begun = self.database()?.begin_generation();
         let tree = begun.map_err(|e| self.fail(e))?;
-        let users = self.fill(&tree, last, records)?;
+        let users = self.fill(&tree, last, records, raft_state)?;
         let changed = self.records.with_view(|view| differences(&view.users, &users, last));
         let finished = self.database()?.finish_generation(tree, last);
         finished.map_err(|e| self.fail(e))?;
         self.records.replace(users, last);
+        self.records.set_raft_state(raft_state.map(<[u8]>::to_vec));
         Ok(changed)
     }
 
@@ -230,10 +258,14 @@ impl StateMachine {
         tree: &Tree,
         last: Revision,
         records: &mut dyn Iterator<Item = Result<Arc<User>, DirectoryError>>,
+        raft_state: Option<&[u8]>,
     ) -> Result<Users, String> {
         let mut users = Users::new();
         let mut head = Batch::default();
         head.insert(codec::APPLIED, &codec::encode_revision(last));
+        if let Some(state) = raft_state {
+            head.insert(codec::RAFT, state);
+        }
         tree.apply_batch(head).map_err(|e| self.fail(e.into()))?;
         loop {
             // Many records are written here: the disk may fill up in between.

@@ -1,14 +1,14 @@
 //! The store as the rest of the broker has it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle, ThreadId};
 
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Applied, Command, DirectoryError, DirectoryStatus, ExecuteError, Revision, User, UserDirectory, UserObserver,
-    UserPage, UserQuery,
+    Applied, Command, DirectoryError, DirectoryStatus, ExecuteError, Rejection, Revision, User, UserDirectory,
+    UserObserver, UserPage, UserQuery,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
@@ -51,6 +51,8 @@ pub struct UserStore {
     queue: RwLock<Option<SyncSender<Job>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
     writer_id: ThreadId,
+    /// the replicated log makes the changes
+    replicated: AtomicBool,
 }
 
 impl UserStore {
@@ -78,7 +80,8 @@ impl UserStore {
             .map_err(OpenError::Thread)?;
         let writer_id = handle.thread().id();
         let (queue, writer) = (RwLock::new(Some(queue)), Mutex::new(Some(handle)));
-        Ok(Arc::new(Self { config, records, observers, tally, queue, writer, writer_id }))
+        let replicated = AtomicBool::new(records.raft_state().is_some());
+        Ok(Arc::new(Self { config, records, observers, tally, queue, writer, writer_id, replicated }))
     }
 
     /// Takes no more commands, finishes those that wait, flushes, and ends the writer. Blocks for that long.
@@ -121,8 +124,47 @@ impl UserStore {
         I: Iterator<Item = Result<Arc<User>, DirectoryError>> + Send + 'static,
     {
         let (answer, outcome) = oneshot::channel();
-        self.send(Job::Install(last_applied, Box::new(records), answer))?;
+        self.send(Job::Install(last_applied, Box::new(records), None, answer))?;
         outcome.await.unwrap_or_else(|_| Err(writer_gone()))
+    }
+
+    /// The same for a snapshot of the replicated log, with the log's state.
+    pub(crate) async fn install_agreed<I>(
+        &self,
+        last_applied: Revision,
+        records: I,
+        raft_state: Vec<u8>,
+    ) -> Result<Applied, ExecuteError>
+    where
+        I: Iterator<Item = Result<Arc<User>, DirectoryError>> + Send + 'static,
+    {
+        let (answer, outcome) = oneshot::channel();
+        self.replicated.store(true, Ordering::Release);
+        self.send(Job::Install(last_applied, Box::new(records), Some(raft_state), answer))?;
+        outcome.await.unwrap_or_else(|_| Err(writer_gone()))
+    }
+
+    /// Applies commands of the replicated log, and notes the log's state with them. From the first call on the log alone
+    /// makes changes.
+    pub(crate) async fn apply_agreed(
+        &self,
+        commands: Vec<Command>,
+        raft_state: Vec<u8>,
+    ) -> Result<Vec<Result<Applied, Rejection>>, String> {
+        let (answer, outcome) = oneshot::channel();
+        self.replicated.store(true, Ordering::Release);
+        self.send(Job::Agreed(commands, raft_state, answer)).map_err(|e| e.to_string())?;
+        outcome.await.unwrap_or_else(|_| Err(writer_gone().to_string()))
+    }
+
+    /// The last applied revision.
+    pub(crate) fn last_applied(&self) -> Revision {
+        self.records.revision()
+    }
+
+    /// The state of the replicated log as of the last durable change.
+    pub(crate) fn raft_state(&self) -> Option<Vec<u8>> {
+        self.records.raft_state()
     }
 
     /// What has happened since the store was opened.
@@ -141,6 +183,7 @@ impl UserStore {
     fn send(&self, job: Job) -> Result<(), ExecuteError> {
         match self.queue.read().as_ref().map(|queue| queue.try_send(job)) {
             Some(Ok(())) => Ok(()),
+            // The replicated log sends one job at a time, so this is never its answer.
             Some(Err(TrySendError::Full(_))) => {
                 count(&self.tally.busy, 1);
                 Err(ExecuteError::Busy)
@@ -162,10 +205,9 @@ impl UserDirectory for UserStore {
     }
 
     async fn execute(&self, command: Command) -> Result<Applied, ExecuteError> {
-        if let Some(len) = password_hash(&command).filter(|len| *len > PASSWORD_HASH_BYTES_MAX) {
-            return Err(ExecuteError::Unavailable(format!(
-                "the password hash has {len} bytes; at most {PASSWORD_HASH_BYTES_MAX} are stored"
-            )));
+        check(&command)?;
+        if self.replicated.load(Ordering::Acquire) {
+            return Err(ExecuteError::Unavailable("these users are changed through their replicated log alone".into()));
         }
         let (answer, outcome) = oneshot::channel();
         self.send(Job::Execute(command, answer))?;
@@ -193,6 +235,16 @@ impl UserDirectory for UserStore {
 impl Drop for UserStore {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Refuses what could not be stored.
+pub(crate) fn check(command: &Command) -> Result<(), ExecuteError> {
+    match password_hash(command).filter(|len| *len > PASSWORD_HASH_BYTES_MAX) {
+        None => Ok(()),
+        Some(len) => Err(ExecuteError::Unavailable(format!(
+            "the password hash has {len} bytes; at most {PASSWORD_HASH_BYTES_MAX} are stored"
+        ))),
     }
 }
 

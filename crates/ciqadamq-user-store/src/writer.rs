@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
-use ciqadamq_core::{Applied, Command, DirectoryError, ExecuteError, Revision, User, UserChange, UserObserver};
+use ciqadamq_core::{
+    Applied, Command, DirectoryError, ExecuteError, Rejection, Revision, User, UserChange, UserObserver,
+};
 use parking_lot::RwLock;
 use tokio::sync::oneshot;
 
 use crate::records::Records;
-use crate::state_machine::{Changed, StateMachine};
+use crate::state_machine::{AppliedBatch, Changed, StateMachine};
 
 /// Where the outcome of a command goes.
 pub(crate) type Answer = oneshot::Sender<Result<Applied, ExecuteError>>;
@@ -26,9 +28,14 @@ pub(crate) type Source = Box<dyn Iterator<Item = Result<Arc<User>, DirectoryErro
 pub(crate) enum Job {
     /// One change.
     Execute(Command, Answer),
-    /// Other users instead of these.
-    Install(Revision, Source, Answer),
+    /// Changes of the replicated log, and its state after them.
+    Agreed(Vec<Command>, Vec<u8>, AgreedAnswer),
+    /// Other users instead of these, and the state of the replicated log that belongs to them.
+    Install(Revision, Source, Option<Vec<u8>>, Answer),
 }
+
+/// Where the outcomes of agreed commands go: one each, or why none could be written.
+pub(crate) type AgreedAnswer = oneshot::Sender<Result<Vec<Result<Applied, Rejection>>, String>>;
 
 /// What has happened since the store was opened.
 #[derive(Default)]
@@ -63,15 +70,14 @@ impl Writer {
         while let Ok(first) = jobs.recv() {
             let (mut commands, mut answers) = (Vec::new(), Vec::new());
             let mut next = Some(first);
-            // An installation ends the batch and comes after it, as it was sent.
-            let install = loop {
+            // Anything but a single change ends the batch and comes after it, as it was sent.
+            let other = loop {
                 match next {
                     Some(Job::Execute(command, answer)) => {
                         commands.push(command);
                         answers.push(answer);
                     }
-                    Some(Job::Install(last, source, answer)) => break Some((last, source, answer)),
-                    None => break None,
+                    other => break other,
                 }
                 if commands.len() >= self.batch {
                     break None;
@@ -81,26 +87,20 @@ impl Writer {
             if !commands.is_empty() {
                 self.execute(&commands, answers);
             }
-            if let Some((last, source, answer)) = install {
-                self.install(last, source, answer);
+            match other {
+                Some(Job::Agreed(commands, raft_state, answer)) => self.agreed(&commands, &raft_state, answer),
+                Some(Job::Install(last, source, raft_state, answer)) => {
+                    self.install(last, source, raft_state.as_deref(), answer);
+                }
+                Some(Job::Execute(..)) | None => {}
             }
         }
         self.machine.close();
     }
 
     fn execute(&mut self, commands: &[Command], answers: Vec<Answer>) {
-        let outcome = self.recover().and_then(|()| {
-            let first = Revision(self.machine.last_applied().0 + 1);
-            self.guarded(|machine| machine.apply_batch(first, commands))
-        });
-        match outcome {
+        match self.apply(commands, None) {
             Ok(batch) => {
-                count(&self.tally.commits, 1);
-                count(&self.tally.applied, batch.changes.len());
-                count(&self.tally.rejected, commands.len() - batch.changes.len());
-                for change in &batch.changes {
-                    self.tell(change);
-                }
                 for (answer, result) in answers.into_iter().zip(batch.results) {
                     reply(answer, result.map_err(ExecuteError::Rejected));
                 }
@@ -115,8 +115,33 @@ impl Writer {
         }
     }
 
-    fn install(&mut self, last: Revision, mut source: Source, answer: Answer) {
-        let outcome = self.recover().and_then(|()| self.guarded(|machine| machine.install_snapshot(last, &mut source)));
+    /// Commands that a quorum has in its logs. They cannot be refused, only delayed.
+    fn agreed(&mut self, commands: &[Command], raft_state: &[u8], answer: AgreedAnswer) {
+        let outcome = self.apply(commands, Some(raft_state));
+        if let Err(reason) = &outcome {
+            count(&self.tally.failed, commands.len());
+            tracing::error!(commands = commands.len(), %reason, "agreed user changes cannot be written");
+        }
+        // Whoever asked may be gone; the changes stand.
+        let _ = answer.send(outcome.map(|batch| batch.results));
+    }
+
+    fn apply(&mut self, commands: &[Command], raft_state: Option<&[u8]>) -> Result<AppliedBatch, String> {
+        self.recover(raft_state.is_some())?;
+        let first = Revision(self.machine.last_applied().0 + 1);
+        let batch = self.guarded(|machine| machine.apply_batch(first, commands, raft_state))?;
+        count(&self.tally.commits, 1);
+        count(&self.tally.applied, batch.changes.len());
+        count(&self.tally.rejected, commands.len() - batch.changes.len());
+        for change in &batch.changes {
+            self.tell(change);
+        }
+        Ok(batch)
+    }
+
+    fn install(&mut self, last: Revision, mut source: Source, raft_state: Option<&[u8]>, answer: Answer) {
+        let install = |machine: &mut StateMachine| machine.install_snapshot(last, &mut source, raft_state);
+        let outcome = self.recover(false).and_then(|()| self.guarded(install));
         match outcome {
             Ok(changed) => {
                 count(&self.tally.commits, 1);
@@ -131,8 +156,8 @@ impl Writer {
         }
     }
 
-    fn recover(&mut self) -> Result<(), String> {
-        let changed = self.guarded(StateMachine::recover)?;
+    fn recover(&mut self, agreed: bool) -> Result<(), String> {
+        let changed = self.guarded(|machine| machine.recover(agreed))?;
         self.tell_all(changed);
         Ok(())
     }

@@ -71,7 +71,7 @@ fn a_newer_format_is_refused() {
     let db = sled::open(&path).unwrap();
     db.insert("format", &9u32.to_be_bytes()).unwrap();
     drop(db);
-    assert!(matches!(refused(&path), OpenError::Version { found: 9, supported: 1, .. }));
+    assert!(matches!(refused(&path), OpenError::Version { found: 9, supported: 2, .. }));
 }
 
 #[test]
