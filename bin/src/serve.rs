@@ -24,7 +24,11 @@ use crate::{official, settings, signals};
 /// Runs the broker until a signal asks for a drain.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let mut shutdown = signals::listen()?;
-    let running = start(&config).await?;
+    // In a cluster without a quorum a start may wait for long.
+    let running = tokio::select! {
+        running = start(&config) => running?,
+        () = shutdown.requested() => return Ok(()),
+    };
     info!("ready");
     shutdown.requested().await;
     running.drain().await
@@ -150,6 +154,8 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             // Nobody was asked who it was.
             _ => true,
         });
+        // Whose session it is can be asked only then; asked earlier, all kept sessions would be nobody's.
+        users.caught_up().await;
         keeper.restore(adopt).await.context("ciqadamq-session-store")?;
     }
     let server = tokio::spawn(async move {

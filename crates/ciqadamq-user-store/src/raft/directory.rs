@@ -24,6 +24,9 @@ use crate::{OpenError, UserStore, store};
 /// How long a node alone may take to lead itself.
 const ALONE_WITHIN: Duration = Duration::from_secs(20);
 
+/// Pause between looks at whether it has caught up.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Why the directory did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -73,7 +76,7 @@ impl ReplicatedUsers {
         if is_alone {
             let caught_up = async {
                 while !node.has_caught_up() {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    tokio::time::sleep(LOOK_EVERY).await;
                 }
             };
             if tokio::time::timeout(ALONE_WITHIN, caught_up).await.is_err() {
@@ -82,6 +85,13 @@ impl ReplicatedUsers {
             }
         }
         Ok(Arc::new(Self { node, proposer, tasks }))
+    }
+
+    /// Waits until this node may be asked about users. In a cluster without a quorum this does not end.
+    pub async fn caught_up(&self) {
+        while !self.node.has_caught_up() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Takes no more changes, stops the log, and closes the store; reads go on.
