@@ -167,7 +167,8 @@ fn crash_loop(crashes: u32, durability: &str) {
         random ^= random << 17;
         random % below
     };
-    let mut broker = Broker::start(BrokerOptions::new().set("mqtt.durability", durability));
+    let mut broker =
+        Broker::start(BrokerOptions::new().set("mqtt.durability", durability).set("mqtt.max_mqueue_len", 100_000));
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     let topics = ["chat/ua/1", "chat/ua/2"];
     let mut readers: Vec<Reader> = ["always", "sometimes"]

@@ -1,6 +1,7 @@
 //! One session's entry in the engine's table: what becomes of it there becomes of it in the store.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -49,14 +50,17 @@ impl KeptEntry {
     /// The engine forgets a message when writing it to the client fails. And it hands over in no particular order.
     async fn reconcile(&self, kept: &Kept, info: &mut OfflineInfo) {
         let Some(state) = self.keeper.store.session(kept.no) else { return };
-        let handed: HashMap<u16, usize> = info
+        // What is to be sent again waits in the queue until its turn comes, under its identifier.
+        let again = info.offline_messages.iter().filter_map(|(_, publish)| publish.packet_id);
+        let handed: HashSet<u16> = info
             .inflight_messages
             .iter()
-            .enumerate()
-            .filter_map(|(at, message)| Some((message.publish.packet_id?.get(), at)))
+            .filter_map(|message| message.publish.packet_id)
+            .chain(again)
+            .map(NonZeroU16::get)
             .collect();
         let sent: Vec<_> = state.queue.iter().filter(|owed| owed.stage != Stage::Queued).collect();
-        let lost: Vec<_> = sent.iter().filter(|owed| !handed.contains_key(&owed.packet_id())).collect();
+        let lost: Vec<_> = sent.iter().filter(|owed| !handed.contains(&owed.packet_id())).collect();
         if !lost.is_empty() {
             let mut decoder = super::codec::Decoder::default();
             for owed in &lost {
