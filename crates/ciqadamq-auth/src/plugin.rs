@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ciqadamq_core::{AccessRules, Principals, Revision, UserDirectory, UserObserver};
-use prometheus::{IntCounter, Registry};
+use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
 use rmqtt::hook::{Register, Type};

@@ -5,5 +5,6 @@ mod alone;
 mod faults;
 mod log;
 mod members;
+mod plugin;
 mod support;
 mod together;

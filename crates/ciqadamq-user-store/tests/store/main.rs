@@ -7,6 +7,5 @@ mod disk_full;
 mod durability;
 mod model;
 mod opening;
-mod plugin;
 mod snapshots;
 mod support;
