@@ -10,7 +10,8 @@ use super::model::Auth;
 use super::read::Reading;
 use super::*;
 
-const OFFICIAL: &[&str] = &["rmqtt-retainer", "rmqtt-http-api", "rmqtt-auth-http", "rmqtt-auto-subscription"];
+const OFFICIAL: &[&str] =
+    &["rmqtt-retainer", "rmqtt-http-api", "rmqtt-auth-http", "rmqtt-auto-subscription", "rmqtt-session-storage"];
 
 /// Reads a text and an environment as `load` does, without the disk.
 fn read(text: &str, env: &[(&str, &str)]) -> Reading {
@@ -428,6 +429,7 @@ fn the_sample_still_passes_with_every_default_written_out() {
         "#token =",
         "#repl_token",
         "#pepper",
+        "#peer_ca",
         "#dir",
     ];
     let active: Vec<_> = SAMPLE
