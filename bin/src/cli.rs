@@ -13,7 +13,8 @@ pub const ENGINE: &str = "rmqtt 0.24.0";
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (engine rmqtt 0.24.0)");
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 refused, not found or a problem in the configuration, 2 wrong usage, 3 the node cannot be reached";
+Exit codes: 0 done, 1 refused, not found or a problem in the configuration, 2 wrong usage, 3 the node cannot be reached, \
+4 a secret that the node cannot start without cannot be had";
 
 /// A clustered MQTT broker for backends that talk to every device of every user.
 #[derive(Debug, Parser)]
@@ -91,11 +92,24 @@ pub enum Command {
         #[command(subcommand)]
         command: ClusterCommand,
     },
+    /// Look after the node's secrets
+    #[command(after_help = EXIT_CODES)]
+    Secrets {
+        #[command(subcommand)]
+        command: SecretsCommand,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// Say for each secret where it comes from and whether it is usable, without showing it. Exit code 1 if a start would
+    /// have to do without one, 4 if the broker would not start
+    Check,
 }
 
 /// How to reach the node.
@@ -104,7 +118,7 @@ pub struct ApiArgs {
     /// The node's REST API [default: api.addr of the local configuration]
     #[arg(long, global = true, value_name = "URL")]
     pub api: Option<String>,
-    /// File with the management token [default: api.token or API_TOKEN, else the file `api-token` next to the database]
+    /// File with the management token [default: as the node finds it: the vault if there is one, api.token or API_TOKEN, else the file `api-token` next to the database]
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Print the API's JSON instead of text

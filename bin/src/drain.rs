@@ -8,6 +8,7 @@ use ciqadamq_auth::{Auth, Sessions};
 use ciqadamq_core::{Condition, Health};
 use ciqadamq_gate::GateHandle;
 use ciqadamq_rest::RestHandle;
+use ciqadamq_secrets::Secrets;
 use ciqadamq_session_store::engine::SessionKeeper;
 use ciqadamq_user_store::ReplicatedUsers;
 use tokio::task::JoinHandle;
@@ -30,6 +31,7 @@ pub struct Running {
     pub rest: Option<RestHandle>,
     pub session_keeper: Option<Arc<SessionKeeper>>,
     pub users: Arc<ReplicatedUsers>,
+    pub secrets: Arc<Secrets>,
 }
 
 impl Running {
@@ -51,6 +53,7 @@ impl Running {
         if let Some(rest) = &self.rest {
             rest.shutdown().await;
         }
+        self.secrets.stop();
         self.users.close().await;
         let (auth, sessions) = (self.auth, self.session_keeper);
         let retainer_flush = if sessions.is_some() { Duration::ZERO } else { RETAINER_FLUSH };

@@ -18,7 +18,8 @@ use crate::cli::LogFormat;
 use crate::config::LogFilter;
 
 /// Libraries that say much at `info`: quieter, unless the operator's filter names them.
-const CHATTY: &[&str] = &["rmqtt", "sled", "salvo", "ntex", "h2", "hyper", "reqwest", "backoff", "openraft"];
+const CHATTY: &[&str] =
+    &["rmqtt", "sled", "salvo", "ntex", "h2", "hyper", "reqwest", "rustify", "vaultrs", "backoff", "openraft"];
 
 /// Texts in records of the engine's crates that come with a configuration or a credential.
 const TELLTALE: &[&str] = &[

@@ -11,6 +11,7 @@ mod limits;
 mod logging;
 mod official;
 mod remote;
+mod secrets_check;
 mod serve;
 mod settings;
 mod signals;
@@ -19,7 +20,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use cli::{Cli, Command, Global};
+use ciqadamq_secrets::StartError;
+use cli::{Cli, Command, Global, SecretsCommand};
 
 #[cfg(all(unix, not(target_env = "musl"), feature = "jemalloc"))]
 #[global_allocator]
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Users { api, command } => remote::users(&global, &api, &command),
         Command::Acl { api, command } => remote::acl(&global, &api, &command),
         Command::Cluster { api, command } => remote::cluster(&global, &api, &command),
+        Command::Secrets { command: SecretsCommand::Check } => secrets_check::run(&global),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "ciqadamq", &mut script);
@@ -47,7 +50,14 @@ fn main() -> ExitCode {
 }
 
 fn load(global: &Global) -> Result<config::Loaded, config::Problems> {
-    config::load(&global.overrides(), &official::names(), official::check)
+    config::load(&global.overrides(), &official::names(), inspect)
+}
+
+/// What only those who use a setting can tell about it.
+fn inspect(config: &config::Config) -> Vec<(&'static str, String)> {
+    let mut found = official::check(config);
+    found.extend(settings::secrets_problem(config));
+    found
 }
 
 fn serve(global: &Global) -> ExitCode {
@@ -72,7 +82,7 @@ fn serve(global: &Global) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "stopped");
-            ExitCode::FAILURE
+            if error.is::<StartError>() { ExitCode::from(secrets_check::NO_SECRET) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -16,7 +16,7 @@ use ciqadamq_user_store::{ReplicatedUsers, StoreConfig, UserStore};
 use prometheus::Registry;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, SecretsProvider};
 use crate::drain::Running;
 use crate::engine::{self, Listeners};
 use crate::{official, settings, signals};
@@ -46,14 +46,14 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let (internal, cluster) = (Arc::new(InternalServices::new()), Arc::new(ClusterParts::new()));
 
     // What can be refused is opened before anything runs.
-    let management = settings::management_token(config)?;
-    let peers = settings::peers(config, management.clone())?;
     let gate = settings::gate(config, &metrics)?;
     let acl_enabled =
         config.acl.enabled && !config.auth.disabled && starts("ciqadamq-auth") && starts("ciqadamq-topic-acl");
     let listeners = Listeners::bind(&config.mqtt, gate.is_some(), acl_enabled)?;
+    let secrets = settings::load_secrets(config, health.clone(), &metrics).await?;
+    let peers = settings::peers(config, &secrets)?;
     let store = UserStore::open(StoreConfig::at(&config.db.url.path)).context("user store")?;
-    let auth_config = settings::auth(config);
+    let auth_config = settings::auth(config, secrets.pepper());
     let session_store = match settings::session_store(config) {
         Some(settings) => Some(open_sessions(settings, &health).await?),
         None => None,
@@ -130,6 +130,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     }
     let mut rest = None;
     if starts("ciqadamq-rest") {
+        let rotates = config.secrets.provider() != SecretsProvider::Environment;
         let deps = RestDeps {
             directory: users.clone(),
             passwords: pool,
@@ -138,7 +139,8 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             health: health.clone(),
             internal: internal.clone(),
             cluster: cluster.clone(),
-            tokens: Arc::new(settings::tokens(config, &management)?),
+            tokens: settings::tokens(config, &secrets)?,
+            refresh: rotates.then(|| secrets.clone() as _),
             metrics,
         };
         let config = settings::rest(config, acl_enabled);
@@ -164,8 +166,9 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         }
     });
     let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));
+    secrets.watch();
     health.set("listeners", Condition::Met);
-    Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users })
+    Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users, secrets })
 }
 
 /// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.

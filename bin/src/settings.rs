@@ -1,22 +1,29 @@
 //! From the configuration to the settings of our plugins.
 
+#[cfg(feature = "vault")]
+mod vault;
+#[cfg(not(feature = "vault"))]
+#[path = "settings/no_vault.rs"]
+mod vault;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthConfig, HashParams, Silent};
-use ciqadamq_core::{AccessRules, Peers, Rate, Secret};
+use ciqadamq_core::{AccessRules, Health, Peers, Rate, Secret, SecretName, SecretSource as _};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
-use ciqadamq_rest::{RestConfig, Tokens, load_or_create_token_file};
+use ciqadamq_rest::{Credential as TokenKind, RestConfig, Tokens, load_or_create_token_file};
+use ciqadamq_secrets::{Configured, Files, Hyperion, Secrets, Setup, SetupError, Source};
 use ciqadamq_session_store::StoreConfig as SessionStoreConfig;
 use ciqadamq_topic_acl::{AclConfig, Limits};
 use ciqadamq_user_store::RaftConfig;
 use prometheus::Registry;
 use rmqtt::codec::types::QoS;
-use tracing::info;
+use tracing::{error, info};
 
-use crate::config::{Config, Durability, OTHER_AUTHENTICATION, OnDeny, RetainFor};
+use crate::config::{Config, Durability, OTHER_AUTHENTICATION, OnDeny, RetainFor, SecretsProvider};
 
 pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
     let acl = &config.acl;
@@ -30,7 +37,7 @@ pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
         .map_err(|errors| anyhow::anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
 }
 
-pub fn auth(config: &Config) -> AuthConfig {
+pub fn auth(config: &Config, pepper: Option<Secret>) -> AuthConfig {
     let auth = &config.auth;
     AuthConfig {
         params: HashParams { m_cost: auth.argon2.m_cost, t_cost: auth.argon2.t_cost, p_cost: auth.argon2.p_cost },
@@ -38,7 +45,7 @@ pub fn auth(config: &Config) -> AuthConfig {
         hash_queue: auth.hash_queue,
         hash_deadline: Duration::from_secs(auth.hash_deadline_secs),
         cache_ttl: Duration::from_secs(auth.cache_ttl_secs),
-        pepper: auth.pepper.clone(),
+        pepper,
         verifiers: config.db.data_dir().join("verifiers"),
         failures_per_user: auth.brake_failures_per_user,
         failures_per_address: auth.brake_failures_per_address,
@@ -104,20 +111,81 @@ pub fn rest(config: &Config, acl_enabled: bool) -> RestConfig {
     }
 }
 
-/// The management token: as configured, else from the file next to the database, made at first start.
-pub fn management_token(config: &Config) -> anyhow::Result<Secret> {
-    if let Some(token) = &config.api.token {
-        return Ok(token.clone());
-    }
-    let path = config.db.api_token_file();
-    let token = load_or_create_token_file(&path)?;
-    info!(path = %path.display(), "management token");
-    Ok(token)
+/// Where secrets come from; opens nothing.
+pub fn secrets(config: &Config) -> Result<Setup, SetupError> {
+    let secrets = &config.secrets;
+    let addr = secrets.addr.clone().unwrap_or_default();
+    let timeout = Duration::from_secs(secrets.timeout_secs);
+    let poll = Duration::from_secs(secrets.refresh_secs);
+    let source: Option<Arc<dyn Source>> = match secrets.provider() {
+        SecretsProvider::Environment => None,
+        SecretsProvider::HyperionVault => {
+            Some(Arc::new(Hyperion::new(&addr, timeout, poll, secrets.ca_file.as_deref())?))
+        }
+        SecretsProvider::Vault => Some(vault::source(config, addr, timeout, poll)?),
+        SecretsProvider::Files => Some(Arc::new(Files::new(secrets.dir.clone().unwrap_or_default()))),
+    };
+    let configured = Configured {
+        api_token: config.api.token.clone(),
+        pepper: config.auth.pepper.clone(),
+        repl_token: config.api.repl_token.clone(),
+    };
+    Ok(Setup { source, configured, start_timeout: Duration::from_secs(secrets.start_timeout_secs) })
 }
 
-/// The tokens that the API takes.
-pub fn tokens(config: &Config, management: &Secret) -> anyhow::Result<Tokens> {
-    Ok(Tokens::new(management, config.api.repl_token.as_ref())?)
+/// What is wrong with where secrets come from: the key, and why. The file with certificates is read for it.
+pub fn secrets_problem(config: &Config) -> Option<(&'static str, String)> {
+    let secrets_config = &config.secrets;
+    // What is missing has been said already.
+    if secrets_config.addr.is_none() && secrets_config.provider() != SecretsProvider::Files {
+        return None;
+    }
+    let error = secrets(config).err()?;
+    let key = match error {
+        SetupError::CaFile { .. } => "secrets.ca_file",
+        SetupError::NotInThisBuild => "secrets.provider",
+        SetupError::Address(_) | SetupError::Client(_) => "secrets.addr",
+    };
+    Some((key, error.to_string()))
+}
+
+/// Reads the secrets. A node that has no other source and no management token makes one in the file next to the database.
+pub async fn load_secrets(config: &Config, health: Arc<Health>, metrics: &Registry) -> anyhow::Result<Arc<Secrets>> {
+    let mut setup = secrets(config)?;
+    if setup.source.is_none() && setup.configured.api_token.is_none() {
+        let path = config.db.api_token_file();
+        setup.configured.api_token = Some(load_or_create_token_file(&path)?);
+        info!(path = %path.display(), "management token");
+    }
+    Ok(Arc::new(Secrets::load(setup, health, metrics).await?))
+}
+
+/// The API's tokens, which follow the secrets.
+pub fn tokens(config: &Config, secrets: &Secrets) -> anyhow::Result<Arc<Tokens>> {
+    let management = secrets.current(SecretName::ApiToken).context("there is no management token")?;
+    let tokens = Arc::new(Tokens::new(&management, secrets.current(SecretName::ReplToken).as_ref())?);
+    if !secrets.is_known(SecretName::ReplToken) {
+        tokens.close_replication();
+    }
+    let overlap = Duration::from_secs(config.api.token_overlap_secs.into());
+    let following = tokens.clone();
+    secrets.observe(move |name, value| {
+        let credential = match name {
+            SecretName::ApiToken => TokenKind::Management,
+            SecretName::ReplToken => TokenKind::Replication,
+            SecretName::Pepper => return,
+        };
+        match value {
+            // It passed the same rules where it was read.
+            Some(value) => {
+                if let Err(error) = following.replace(credential, value, overlap) {
+                    error!(secret = %name, %error, "new token not taken");
+                }
+            }
+            None => following.open_with_management(),
+        }
+    });
+    Ok(tokens)
 }
 
 /// This node among the members of the user directory.
@@ -134,9 +202,9 @@ pub fn users(config: &Config) -> RaftConfig {
 }
 
 /// The way to the other nodes; there are none outside a cluster.
-pub fn peers(config: &Config, management: Secret) -> anyhow::Result<Arc<dyn Peers>> {
+pub fn peers(config: &Config, secrets: &Arc<Secrets>) -> anyhow::Result<Arc<dyn Peers>> {
     let cluster = &config.cluster;
-    let credential = config.api.repl_token.clone().unwrap_or(management);
+    let secrets = secrets.clone();
     let authorities = match &cluster.peer_ca {
         Some(path) => Some(std::fs::read(path).with_context(|| format!("cluster.peer_ca: {}", path.display()))?),
         None => None,
@@ -145,7 +213,8 @@ pub fn peers(config: &Config, management: Secret) -> anyhow::Result<Arc<dyn Peer
     let peers = HttpPeers::new(PeersConfig {
         this: cluster.node_id.into(),
         addresses,
-        credential: Arc::new(move || credential.clone()),
+        // While nobody knows which token it is, no node takes this one.
+        credential: Arc::new(move || secrets.peer_token().unwrap_or_else(|| Secret::new("not-known-yet"))),
         authorities,
     })?;
     Ok(Arc::new(peers))

@@ -82,7 +82,8 @@ impl Broker {
         // Between choosing a port and listening on it, another process may take it.
         for _ in 0..5 {
             let [tcp, ws, api] = free_addresses();
-            let rest = Rest { addr: api, token: random_token() };
+            let token = options.outside_token.clone().unwrap_or_else(random_token);
+            let rest = Rest { addr: api, token };
             let mut broker = Self { tcp, ws, rest, options: options.clone(), dir, child: None };
             broker.write_config();
             match broker.launch() {
@@ -251,7 +252,8 @@ impl Broker {
     /// If it cannot be started.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> std::process::Output {
-        command(self.dir.path()).args(args).stdin(Stdio::null()).output().unwrap()
+        let env = self.options.env.iter().map(|(name, value)| (name, value));
+        command(self.dir.path()).args(args).envs(env).stdin(Stdio::null()).output().unwrap()
     }
 
     fn log_path(&self) -> PathBuf {
@@ -266,7 +268,7 @@ impl Broker {
             ("api.addr", addr(self.rest.addr)),
             ("db.url", format!("sled://{}", self.dir.path().join("data/users").display()).into()),
         ];
-        if !self.options.own_token {
+        if !self.options.own_token && self.options.outside_token.is_none() {
             own.push(("api.token", self.rest.token.as_str().into()));
         }
         fs::write(self.config(), self.options.render(&own)).unwrap();

@@ -6,7 +6,8 @@
 //! | [`Client`] | MQTT 3.1, 3.1.1 and 5 over TCP or WebSocket, packet by packet, malformed ones included |
 //! | [`Watcher`] | a superuser on `#`: what really went through |
 //! | [`Rest`] | the REST API, and raw HTTP for what no proper client sends |
-//! | [`programs`] | other people's clients, where they are installed |
+//! | [`vault`] | vaults: a small one that can misbehave, and a real OpenBao |
+//! | [`programs`] | other people's clients and servers, where they are installed |
 //!
 //! Everything blocks with a deadline and panics with what it saw: a helper that fails is a failed test. Nothing
 //! sleeps to see that a message does *not* come: something sent later does come ([`Client::until`], [`Watcher::seen`]).
@@ -18,6 +19,7 @@ pub mod mqtt;
 mod options;
 pub mod programs;
 mod rest;
+pub mod vault;
 mod wait;
 mod watcher;
 

@@ -49,6 +49,7 @@ pub struct BrokerOptions {
     pub(crate) env: Vec<(String, String)>,
     pub(crate) minimal: bool,
     pub(crate) own_token: bool,
+    pub(crate) outside_token: Option<String>,
 }
 
 impl BrokerOptions {
@@ -68,6 +69,13 @@ impl BrokerOptions {
     #[must_use]
     pub fn own_token(mut self) -> Self {
         self.own_token = true;
+        self
+    }
+
+    /// No token in the configuration: the broker gets this one from elsewhere.
+    #[must_use]
+    pub fn outside_token(mut self, token: &str) -> Self {
+        self.outside_token = Some(token.into());
         self
     }
 

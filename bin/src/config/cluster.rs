@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Api, Cluster, Config};
+use super::model::{Api, Cluster, Config, SecretsProvider};
 use super::read::Reading;
 
 /// An entry `id@rest`. The kinds have checked that it is one.
@@ -109,9 +109,10 @@ fn problems(config: &Config) -> Vec<(&'static str, String)> {
     if cluster.node_api_addrs.is_empty() && config.api.addr.port() == 0 {
         found.push(("cluster.node_api_addrs", "is needed when api.addr has no fixed port; list all nodes".into()));
     }
-    if config.api.token.is_none() && config.api.repl_token.is_none() {
-        let text =
-            "nodes show each other api.repl_token (else api.token), and neither is set; set the same on all nodes";
+    let alone = config.secrets.provider() == SecretsProvider::Environment;
+    if alone && config.api.token.is_none() && config.api.repl_token.is_none() {
+        let text = "nodes show each other api.repl_token (else api.token), and neither is set; set the same on all nodes, or \
+                    let all read it from one vault ([secrets])";
         found.push(("cluster.enabled", text.into()));
     }
     for name in ["ciqadamq-user-store", "ciqadamq-rest"] {

@@ -3,10 +3,13 @@
 //! Reading, the environment, the hint after a typing error, the effective configuration and the test of the sample
 //! file all go through this table.
 
+use ciqadamq_secrets::value::{PEPPER_BYTES_MIN, PEPPER_PLACEHOLDERS, TOKEN_PLACEHOLDERS};
+
 use super::kinds::{
-    Addr, Bool, Choice, Database, FilePath, Filter, Hidden, Input, Int, Kind, List, NodeList, Opt, Size,
+    Addr, Bool, Choice, Database, FilePath, Filter, Hidden, HttpServer, Input, Int, Kind, List, NodeList, Opt, Size,
+    VaultPath,
 };
-use super::model::{Config, Durability, OnDeny, RetainFor, SecretsProvider};
+use super::model::{Config, Durability, OnDeny, RetainFor, SecretsProvider, VaultAuth};
 
 /// One key.
 pub struct Key {
@@ -43,27 +46,13 @@ const TOKEN: Hidden = Hidden {
     // It stands in a header.
     graphic_only: true,
     // Nobody chose these.
-    placeholders: &[
-        "changeme",
-        "change-me",
-        "change_me",
-        "changemechangeme",
-        "change-me-please",
-        "changeme-changeme",
-        "your-secret-token",
-        "your-token-here",
-        "your-api-token",
-        "replace-with-a-random-token",
-        "replace-me-with-a-random-token",
-        "insert-token-here",
-    ],
+    placeholders: TOKEN_PLACEHOLDERS,
 };
 
-const PEPPER: Hidden = Hidden {
-    min: 16,
-    graphic_only: false,
-    placeholders: &["changemechangeme", "change-me-please", "0123456789abcdef", "1234567890123456", "aaaaaaaaaaaaaaaa"],
-};
+const PEPPER: Hidden = Hidden { min: PEPPER_BYTES_MIN, graphic_only: false, placeholders: PEPPER_PLACEHOLDERS };
+
+/// What the vault itself made: no value is too short for it.
+const VAULT_CREDENTIAL: Hidden = Hidden { min: 1, graphic_only: true, placeholders: &[] };
 
 /// A year: longer is a typing error, or means "for ever" and has a value of its own.
 const YEAR_SECS: u64 = 366 * 24 * 3600;
@@ -147,11 +136,38 @@ keys! {
     auth.argon2.t_cost ("ARGON2_T_COST") = Int::<u32>(1, 32);
     auth.argon2.p_cost ("ARGON2_P_COST") = Int::<u32>(1, 16);
 
-    secrets.provider = Choice(&[
+    secrets.provider ("SECRETS_PROVIDER") = Opt(Choice(&[
         ("environment", SecretsProvider::Environment),
         ("hyperion-vault", SecretsProvider::HyperionVault),
         ("vault", SecretsProvider::Vault),
+        ("openbao", SecretsProvider::Vault),
+        ("files", SecretsProvider::Files),
+    ]));
+    secrets.addr ("VAULT_ADDR") = Opt(HttpServer);
+    secrets.ca_file ("VAULT_CACERT") = Opt(FilePath);
+    secrets.dir ("SECRETS_DIR") = Opt(FilePath);
+    secrets.timeout_secs = Int::<u64>(1, 60);
+    secrets.start_timeout_secs = Int::<u64>(0, 3600);
+    secrets.refresh_secs = Int::<u64>(1, 86_400);
+    secrets.vault.namespace ("VAULT_NAMESPACE") = Opt(VaultPath);
+    secrets.vault.mount = VaultPath;
+    secrets.vault.path = VaultPath;
+    secrets.vault.field = VaultPath;
+    secrets.vault.kv_version = Int::<u8>(1, 2);
+    secrets.vault.auth = Choice(&[
+        ("token", VaultAuth::Token),
+        ("approle", VaultAuth::AppRole),
+        ("kubernetes", VaultAuth::Kubernetes),
     ]);
+    secrets.vault.auth_mount = Opt(VaultPath);
+    secrets.vault.token ("VAULT_TOKEN") = Opt(VAULT_CREDENTIAL);
+    secrets.vault.token_file ("VAULT_TOKEN_FILE") = Opt(FilePath);
+    secrets.vault.role_id ("VAULT_ROLE_ID") = Opt(VAULT_CREDENTIAL);
+    secrets.vault.role_id_file ("VAULT_ROLE_ID_FILE") = Opt(FilePath);
+    secrets.vault.secret_id ("VAULT_SECRET_ID") = Opt(VAULT_CREDENTIAL);
+    secrets.vault.secret_id_file ("VAULT_SECRET_ID_FILE") = Opt(FilePath);
+    secrets.vault.kubernetes_role ("VAULT_KUBERNETES_ROLE") = Opt(VaultPath);
+    secrets.vault.kubernetes_jwt_file = FilePath;
 
     cluster.enabled = Bool;
     cluster.node_id ("NODE_ID") = Int::<u16>(0, u16::MAX);

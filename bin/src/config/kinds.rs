@@ -190,8 +190,40 @@ impl Kind for FilePath {
     }
 }
 
+/// Address of a vault: a URL without anything secret in it.
+pub struct HttpServer;
+
+impl Kind for HttpServer {
+    type Out = String;
+    fn read(&self, input: Input<'_>) -> Result<String, String> {
+        let text = input.text("a URL, such as \"https://vault.example:8200\"")?;
+        // The text is not repeated: somebody may have put a password into it.
+        ciqadamq_secrets::parse_address(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+    }
+    fn show(&self, value: &String) -> Option<String> {
+        Some(quote(value))
+    }
+}
+
+/// A path or a name in a vault; may hold `{name}`.
+pub struct VaultPath;
+
+impl Kind for VaultPath {
+    type Out = String;
+    fn read(&self, input: Input<'_>) -> Result<String, String> {
+        let text = input.text("a path in the vault, such as \"ciqada/{name}\"")?;
+        match ciqadamq_secrets::path_problem(text) {
+            Some(problem) => Err(problem.into()),
+            None => Ok(text.to_owned()),
+        }
+    }
+    fn show(&self, value: &String) -> Option<String> {
+        Some(quote(value))
+    }
+}
+
 /// What the API takes as a token.
-const SECRET_BYTES_MAX: usize = 4096;
+const SECRET_BYTES_MAX: usize = ciqadamq_secrets::value::VALUE_BYTES_MAX;
 
 /// Something secret: a least length, and values that somebody copied from an example.
 pub struct Hidden {

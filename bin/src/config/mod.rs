@@ -20,7 +20,9 @@ use std::path::{Path, PathBuf};
 
 pub use checks::{OTHER_AUTHENTICATION, OWN_PLUGINS};
 pub use files::Source;
-pub use model::{Config, Durability, LogFilter, Mqtt, OnDeny, RetainFor};
+#[cfg(feature = "vault")]
+pub use model::VaultAuth;
+pub use model::{Config, Durability, LogFilter, Mqtt, OnDeny, RetainFor, SecretsProvider};
 pub use print::effective;
 pub use problem::{Place, Problem, Problems};
 
@@ -28,7 +30,7 @@ use ciqadamq_core::Secret;
 use read::Reading;
 
 /// A token with fewer characters is warned of.
-const TOKEN_BYTES_GOOD: usize = 16;
+const TOKEN_BYTES_GOOD: usize = ciqadamq_secrets::value::TOKEN_BYTES_GOOD;
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default)]
@@ -79,7 +81,7 @@ pub fn load_values(overrides: &Overrides, official: &[&str]) -> Result<Loaded, P
 pub fn from_text(text: &str, official: &[&str]) -> Result<Config, Problems> {
     let mut reading = Reading::default();
     reading.file(Path::new("c.toml"), text);
-    checks::run(&mut reading, official, |_| false);
+    checks::run(&mut reading, official);
     finish(reading, Source::BuiltIn, Vec::new()).map(|loaded| loaded.config)
 }
 
@@ -106,7 +108,7 @@ fn read_all(
     }
     reading.environment(&variable);
     apply_command_line(&mut reading, overrides, official);
-    checks::run(&mut reading, official, |name| variable(name).is_some_and(|value| !value.is_empty()));
+    checks::run(&mut reading, official);
     (reading, source)
 }
 
@@ -164,6 +166,9 @@ fn odd(reading: &Reading) -> Vec<String> {
     for (key, _) in short.into_iter().filter(|(_, token)| is_short(token)) {
         warn(true, &format!("{key} is short enough to be guessed; choose a random one (openssl rand -hex 32)"));
     }
+    for text in odd_secrets(reading) {
+        warn(true, &text);
+    }
     warn(!config.acl.enabled, "acl.enabled = false: every user may subscribe and publish everything");
     warn(
         config.auth.disabled_allow_remote && !config.auth.disabled,
@@ -190,5 +195,42 @@ fn odd(reading: &Reading) -> Vec<String> {
         config.plugins.starts("rmqtt-session-storage", false),
         "rmqtt-session-storage writes the passwords of connected clients to its store in plain text",
     );
+    warnings
+}
+
+/// The same about where secrets come from.
+fn odd_secrets(reading: &Reading) -> Vec<String> {
+    let secrets = &reading.config.secrets;
+    let provider = secrets.provider();
+    let mut warnings = Vec::new();
+    let asks_vault = matches!(provider, SecretsProvider::HyperionVault | SecretsProvider::Vault);
+    if !asks_vault && secrets.addr.is_some() {
+        let word = provider.word();
+        warnings.push(format!("secrets.addr (VAULT_ADDR) has no effect with secrets.provider = \"{word}\""));
+    }
+    let in_clear = secrets.addr.as_deref().and_then(|addr| ciqadamq_secrets::parse_address(addr).ok()).filter(|url| {
+        let host = url.host_str().unwrap_or_default();
+        let loopback = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        url.scheme() == "http" && host != "localhost" && !loopback
+    });
+    if asks_vault && in_clear.is_some() {
+        warnings.push("secrets.addr (VAULT_ADDR): secrets cross the network unencrypted; use https".into());
+    }
+    let vault = &secrets.vault;
+    if provider == SecretsProvider::HyperionVault && (vault.token.is_some() || vault.role_id.is_some()) {
+        let text = "VAULT_ADDR alone means a hyperion-vault, which takes no token; for HashiCorp Vault or OpenBao set \
+                    secrets.provider = \"vault\" (SECRETS_PROVIDER)";
+        warnings.push(text.into());
+    }
+    if asks_vault && secrets.refresh_secs > u64::from(reading.config.api.token_overlap_secs) {
+        let text = "secrets.refresh_secs is longer than api.token_overlap_secs: a node may present a token that others have \
+                    dropped already; shorten it";
+        warnings.push(text.into());
+    }
+    let elsewhere = |key: &&str| key.starts_with("secrets.vault.") && provider != SecretsProvider::Vault;
+    let written = |key: &&str| matches!(reading.place(key), Place::File { .. });
+    if let Some(key) = reading.places.keys().copied().filter(elsewhere).filter(written).min() {
+        warnings.push(format!("{key} has no effect with secrets.provider = \"{}\"", provider.word()));
+    }
     warnings
 }

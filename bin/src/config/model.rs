@@ -375,22 +375,143 @@ impl Default for Argon2Cost {
 }
 
 /// `[secrets]`
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Secrets {
-    /// where secrets come from
-    pub provider: SecretsProvider,
+    /// where secrets come from; `None` = a hyperion-vault if there is an address, else the configuration
+    pub provider: Option<SecretsProvider>,
+    /// address of the vault
+    pub addr: Option<String>,
+    /// PEM certificates of the authority that the vault's certificate comes from
+    pub ca_file: Option<PathBuf>,
+    /// directory with one file a secret
+    pub dir: Option<PathBuf>,
+    /// how long the vault may take to answer. Seconds.
+    pub timeout_secs: u64,
+    /// how long a vault that fails is tried again at start. Seconds.
+    pub start_timeout_secs: u64,
+    /// how often the vault is asked without a reason. Seconds.
+    pub refresh_secs: u64,
+    /// what a Vault or an OpenBao needs besides
+    pub vault: Vault,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self {
+            provider: None,
+            addr: None,
+            ca_file: None,
+            dir: None,
+            timeout_secs: 5,
+            start_timeout_secs: 15,
+            refresh_secs: 30,
+            vault: Vault::default(),
+        }
+    }
+}
+
+impl Secrets {
+    /// Where secrets come from, after all.
+    pub fn provider(&self) -> SecretsProvider {
+        match (self.provider, &self.addr) {
+            (Some(provider), _) => provider,
+            (None, Some(_)) => SecretsProvider::HyperionVault,
+            (None, None) => SecretsProvider::Environment,
+        }
+    }
 }
 
 /// Where secrets come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretsProvider {
     /// the environment and the configuration
-    #[default]
     Environment,
     /// a hyperion-vault
     HyperionVault,
     /// HashiCorp Vault or OpenBao
     Vault,
+    /// files
+    Files,
+}
+
+impl SecretsProvider {
+    /// As the configuration calls it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Environment => "environment",
+            Self::HyperionVault => "hyperion-vault",
+            Self::Vault => "vault",
+            Self::Files => "files",
+        }
+    }
+}
+
+/// `[secrets.vault]`
+#[derive(Debug, Clone)]
+pub struct Vault {
+    /// namespace
+    pub namespace: Option<String>,
+    /// path of the KV engine
+    pub mount: String,
+    /// path of a secret in it
+    pub path: String,
+    /// field with the value
+    pub field: String,
+    /// version of the KV engine
+    pub kv_version: u8,
+    /// how the node logs in
+    pub auth: VaultAuth,
+    /// path of the auth method; `None` = its usual one
+    pub auth_mount: Option<String>,
+    /// token
+    pub token: Option<Secret>,
+    /// file with it
+    pub token_file: Option<PathBuf>,
+    /// AppRole: role id
+    pub role_id: Option<Secret>,
+    /// file with it
+    pub role_id_file: Option<PathBuf>,
+    /// AppRole: secret id
+    pub secret_id: Option<Secret>,
+    /// file with it
+    pub secret_id_file: Option<PathBuf>,
+    /// Kubernetes: role
+    pub kubernetes_role: Option<String>,
+    /// Kubernetes: file with the service account's token
+    pub kubernetes_jwt_file: PathBuf,
+}
+
+impl Default for Vault {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            mount: "secret".into(),
+            path: "ciqada/{name}".into(),
+            field: "value".into(),
+            kv_version: 2,
+            auth: VaultAuth::Token,
+            auth_mount: None,
+            token: None,
+            token_file: None,
+            role_id: None,
+            role_id_file: None,
+            secret_id: None,
+            secret_id_file: None,
+            kubernetes_role: None,
+            kubernetes_jwt_file: "/var/run/secrets/kubernetes.io/serviceaccount/token".into(),
+        }
+    }
+}
+
+/// How a node logs in to a Vault or an OpenBao.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VaultAuth {
+    /// with a token
+    Token,
+    /// with a role id and a secret id
+    AppRole,
+    /// with the pod's service account
+    Kubernetes,
 }
 
 /// `[cluster]`

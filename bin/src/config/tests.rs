@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::files::locate;
 use super::keys::{KEYS, find};
-use super::model::Auth;
+use super::model::{Auth, SecretsProvider};
 use super::read::Reading;
 use super::*;
 
@@ -25,7 +25,7 @@ fn read_with(text: &str, env: &[(&str, &str)], overrides: &Overrides) -> Reading
     reading.file(Path::new("c.toml"), text);
     reading.environment(variable);
     apply_command_line(&mut reading, overrides, OFFICIAL);
-    checks::run(&mut reading, OFFICIAL, |name| variable(name).is_some_and(|value| !value.is_empty()));
+    checks::run(&mut reading, OFFICIAL);
     reading
 }
 
@@ -57,14 +57,14 @@ fn two_wrong_keys_are_both_named_with_their_lines() {
 #[test]
 fn wrong_values_contradictions_and_variables_come_in_one_go() {
     let text = "[mqtt]\nmax_inflight = 70000\nsession_expiry_secs = 9000\n[acl]\non_deny = \"ignore\"\n";
-    let found = problems(text, &[("AUTH_CACHE_TTL_SECS", "five"), ("VAULT_ADDR", "http://vault")]);
+    let found = problems(text, &[("AUTH_CACHE_TTL_SECS", "five"), ("VAULT_ADDR", "vault:8200")]);
     let all = found.join("\n");
     for wanted in [
         "c.toml:2:1: mqtt.max_inflight: expects an integer from 1 to 65535, has 70000",
         "c.toml:3:1: mqtt.session_expiry_secs: mqtt.session_expiry_secs (9000) must not exceed",
         "c.toml:5:1: acl.on_deny: expects \"disconnect\" or \"drop\", has `ignore`",
         "environment: AUTH_CACHE_TTL_SECS: expects an integer from 0 to",
-        "environment: VAULT_ADDR: this version reads secrets from the environment and the configuration",
+        "environment: VAULT_ADDR: is neither http nor https; give http://HOST:PORT",
     ] {
         assert!(all.contains(wanted), "{wanted}\nnot in\n{all}");
     }
@@ -113,12 +113,69 @@ fn a_variable_that_is_no_text_is_a_problem() {
 }
 
 #[test]
-fn what_this_version_cannot_keep_stops_the_start() {
-    assert!(problem("[secrets]\nprovider = \"vault\"\n").contains("from the environment and the configuration"));
+fn what_cannot_be_kept_stops_the_start() {
     let both = "[plugins]\nenable = [\"rmqtt-session-storage\"]\n";
     assert!(problem(both).contains("both keep sessions"));
     good(&format!("[mqtt]\npersist_messages = false\n{both}"), &[]);
-    good("[mqtt]\npersist_messages = false\n[cluster]\nenabled = false\n[secrets]\nprovider = \"environment\"\n", &[]);
+    good("[mqtt]\npersist_messages = false\n[cluster]\nenabled = false\n", &[]);
+}
+
+#[test]
+fn an_address_alone_means_a_hyperion_vault() {
+    let provider = |text: &str, env: &[(&str, &str)]| good(text, env).secrets.provider();
+    let addr = ("VAULT_ADDR", "http://127.0.0.1:8200");
+    assert_eq!(provider("", &[]), SecretsProvider::Environment);
+    assert_eq!(provider("", &[("VAULT_ADDR", "")]), SecretsProvider::Environment);
+    assert_eq!(provider("", &[addr]), SecretsProvider::HyperionVault);
+    assert_eq!(provider("[secrets]\nprovider = \"environment\"\n", &[addr]), SecretsProvider::Environment);
+    let vault = [addr, ("VAULT_TOKEN", "root"), ("SECRETS_PROVIDER", "openbao")];
+    assert_eq!(provider("", &vault), SecretsProvider::Vault);
+    assert_eq!(provider("[secrets]\nprovider = \"files\"\ndir = \"x\"\n", &[]), SecretsProvider::Files);
+}
+
+#[test]
+fn nodes_of_a_cluster_may_have_their_token_from_a_vault() {
+    let wanted = "nodes show each other api.repl_token";
+    let said = |env: &[(&str, &str)]| problems("[cluster]\nenabled = true\n", env).join("\n");
+    assert!(said(&[]).contains(wanted));
+    assert!(!said(&[("VAULT_ADDR", "http://127.0.0.1:8200")]).contains(wanted));
+}
+
+#[test]
+fn a_provider_of_secrets_has_what_it_needs() {
+    let vault = "[secrets]\nprovider = \"vault\"\naddr = \"https://v:8200\"\n[secrets.vault]\n";
+    for (text, wanted) in [
+        ("[secrets]\nprovider = \"vault\"\n[secrets.vault]\ntoken = \"x\"\n", "set secrets.addr or VAULT_ADDR"),
+        ("[secrets]\nprovider = \"hyperion-vault\"\n", "set secrets.addr or VAULT_ADDR"),
+        ("[secrets]\nprovider = \"files\"\n", "set secrets.dir"),
+        (vault, "needs a token"),
+        (&format!("{vault}token = \"x\"\ntoken_file = \"y\"\n"), "given twice"),
+        (&format!("{vault}auth = \"approle\"\n"), "needs a role"),
+        (&format!("{vault}auth = \"kubernetes\"\n"), "needs a role"),
+        (&format!("{vault}token = \"x\"\npath = \"../{{name}}\"\n"), "dotted level"),
+        (&format!("{vault}token = \"x\"\nkv_version = 3\n"), "from 1 to 2"),
+        ("[secrets]\naddr = \"vault:8200\"\n", "http://HOST:PORT"),
+        ("[secrets]\naddr = \"https://u:hunter2@v\"\n", "has a user or a password in it"),
+    ] {
+        let found = problem(text);
+        assert!(found.contains(wanted) && !found.contains("hunter2"), "{text}: {found}");
+    }
+    good(&format!("{vault}auth = \"approle\"\nrole_id = \"x\"\n"), &[("VAULT_SECRET_ID", "y")]);
+    let config =
+        good(&format!("{vault}auth = \"kubernetes\"\nkubernetes_role = \"x\"\n"), &[("VAULT_TOKEN", "hunter2")]);
+    assert!(!format!("{config:?}{}", effective(&config)).contains("hunter2"));
+}
+
+#[test]
+fn what_is_odd_about_secrets_is_said() {
+    let warned = |text: &str, env: &[(&str, &str)]| odd(&read(text, env)).join("\n");
+    let addr = ("VAULT_ADDR", "http://127.0.0.1:8200");
+    assert_eq!(warned("", &[addr]), "");
+    assert!(warned("", &[("VAULT_ADDR", "http://vault.example:8200")]).contains("unencrypted"));
+    assert!(warned("", &[addr, ("VAULT_TOKEN", "x")]).contains("takes no token"));
+    assert!(warned("[secrets]\nprovider = \"environment\"\n", &[addr]).contains("has no effect"));
+    assert!(warned("[secrets.vault]\nmount = \"x\"\n", &[addr]).contains("secrets.vault.mount has no effect"));
+    assert!(warned("[secrets]\nrefresh_secs = 100\n", &[addr]).contains("longer than api.token_overlap_secs"));
 }
 
 #[test]
@@ -427,10 +484,19 @@ fn the_sample_still_passes_with_every_default_written_out() {
         "#tls_",
         "#internal_addr",
         "#token =",
+        "#token_file",
         "#repl_token",
         "#pepper",
         "#peer_ca",
         "#dir",
+        "#provider",
+        "#addr = \"https",
+        "#ca_file",
+        "#namespace",
+        "#auth_mount",
+        "#role_id",
+        "#secret_id",
+        "#kubernetes_role",
     ];
     let active: Vec<_> = SAMPLE
         .lines()

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ciqadamq_core::{Secret, SecretName};
+use ciqadamq_secrets::Found;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 
 use super::Failure;
 use crate::cli::{ApiArgs, Global, reachable};
-use crate::config;
+use crate::config::{self, Config};
 
 /// In a path segment or a query everything else is encoded.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -45,7 +47,7 @@ impl Api {
         };
         let token = match (&args.token_file, &local) {
             (Some(file), _) => token_from(file)?,
-            (None, Some(local)) => match &local.api.token {
+            (None, Some(local)) => match management_token(local)? {
                 Some(token) => String::from_utf8_lossy(token.expose()).into_owned(),
                 None => token_from(&local.db.api_token_file())?,
             },
@@ -90,6 +92,26 @@ impl Api {
         serde_json::from_str(&text).map_err(|_| {
             Failure::Refused(format!("{} does not answer as a ciqadamq node does; check --api", self.base))
         })
+    }
+}
+
+/// The token as a node of this configuration would find it; `None` if it makes its own.
+fn management_token(local: &Config) -> Result<Option<Secret>, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("management token: {error}; give --token-file"));
+    let setup = crate::settings::secrets(local).map_err(|error| wrong(&error))?;
+    let Some(source) = setup.source else { return Ok(setup.configured.api_token) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| wrong(&error))?;
+    match (runtime.block_on(source.read(SecretName::ApiToken)), setup.configured.api_token) {
+        (Ok(Found::Value { secret, .. }), _) => Ok(Some(secret)),
+        (_, Some(configured)) => Ok(Some(configured)),
+        (Ok(Found::Absent), None) => {
+            let place = source.describe(SecretName::ApiToken);
+            Err(Failure::Usage(format!("management token: {place} has none; give --token-file")))
+        }
+        (Err(error), None) => {
+            let place = source.describe(SecretName::ApiToken);
+            Err(Failure::Unreachable(format!("management token: {place} {error}; {}", error.remedy())))
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`Peers`] | `ciqadamq-peers` | whoever asks other nodes |
 //! | [`ClusterPart`] | whoever is replicated | REST |
 //! | [`AccessRules`] | pure functions | auth (wills), topic-acl, REST |
+//! | [`SecretSource`], [`SecretRefresh`] | `ciqadamq-secrets` | REST, and whoever calls other nodes |
 //!
 //! **The model in one paragraph.** Every change of a user gets a [`Revision`], counting up. A record carries the
 //! revision from which its rights are valid ([`User::valid_from`]); a session carries the revision at which its
@@ -34,6 +35,7 @@ mod meter;
 mod principal;
 mod retained;
 mod secret;
+mod secrets;
 mod sessions;
 mod topic;
 mod user;
@@ -61,6 +63,7 @@ pub use meter::{Meter, Rate};
 pub use principal::{Principal, Principals, TooManySessions};
 pub use retained::RetainedQuota;
 pub use secret::Secret;
+pub use secrets::{LookedAgain, SecretName, SecretRefresh, SecretSource};
 pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery};
 pub use topic::{
     FilterFault, FilterPrefix, TopicNameFault, filter_contains, filter_matches, has_malformed_properties,

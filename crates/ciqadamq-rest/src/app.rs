@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ciqadamq_core::{
     AUDIT, AccessRules, Applied, ClusterParts, Command, Health, InternalServices, LogBudget, PasswordHashing,
-    SessionControl, User, UserDirectory,
+    SecretRefresh, SessionControl, User, UserDirectory,
 };
 use parking_lot::RwLock;
 use salvo::Depot;
@@ -41,6 +41,8 @@ pub struct RestDeps {
     pub cluster: Arc<ClusterParts>,
     /// who may call; keep a clone to rotate them
     pub tokens: Arc<Tokens>,
+    /// asked when a token is presented that is not in force: it may have rotated; `None` = tokens do not rotate
+    pub refresh: Option<Arc<dyn SecretRefresh>>,
     /// what `GET /metrics` shows; the API adds its own
     pub metrics: prometheus::Registry,
 }

@@ -121,9 +121,10 @@ impl Server {
             tracing::info!(%addr, "internal REST API listens");
         }
         tracing::info!(addr = %local_addr, "REST API listens");
-        if !app.deps.tokens.has_replication_token() {
+        if app.deps.tokens.management_opens_internal() {
             tracing::warn!(
-                "/internal/ takes the management token; set api.repl_token to keep password hashes from its holders"
+                "/internal/ takes the management token; set api.repl_token, or the vault's ciqada/repl-token, to keep password \
+                 hashes from its holders"
             );
         }
         Ok(Self { app, local_addr, stop, task: Some(task), internal })

@@ -1,13 +1,14 @@
 //! What happens to every request before and after its handler: the token, the route, the time limit, the metrics.
 //!
-//! The token is checked before anything of the body is read, so a stranger costs one small answer. A path that does
+//! The token is checked before anything of the body is read, so a stranger costs one small answer. Where tokens come from a
+//! vault, an unknown one waits until the vault was asked whether it has rotated; see [`ciqadamq_core::SecretRefresh`]. A path that does
 //! not exist needs a token too: without one, the API only tells whether the node is alive.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ciqadamq_core::AUDIT;
+use ciqadamq_core::{AUDIT, LookedAgain, SecretName};
 use prometheus::IntGauge;
 use salvo::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS,
@@ -19,7 +20,7 @@ use salvo::{Depot, FlowCtrl, Handler, async_trait};
 use crate::app::{App, Call};
 use crate::error::ApiError;
 use crate::routes::{self, Guard, Route};
-use crate::tokens::Credential;
+use crate::tokens::{Credential, check_token};
 
 /// Route label of requests to no known path.
 const UNMATCHED: &str = "unmatched";
@@ -61,7 +62,7 @@ impl Handler for Pipeline {
         let found = routes::find(&path).filter(|(route, _)| self.scope.has(route));
         let route = found.map_or(UNMATCHED, |(route, _)| route.path);
 
-        match self.admit(req, found, peer) {
+        match self.admit(req, found, peer).await {
             Ok(call) => {
                 depot.inject(call);
                 // The body has `request_timeout` to arrive, the answer has as long again.
@@ -93,7 +94,7 @@ fn late(found: Option<(&'static Route, Option<&str>)>, error: &'static str) -> A
 }
 
 impl Pipeline {
-    fn admit(
+    async fn admit(
         &self,
         req: &Request,
         found: Option<(&'static Route, Option<&str>)>,
@@ -102,7 +103,7 @@ impl Pipeline {
         let stranger = if self.scope == Scope::Internal { Guard::Replication } else { Guard::Management };
         let guard = found.map_or(stranger, |(route, _)| route.guard);
         if let Some(credential) = self.credential(guard) {
-            self.check_token(req, credential, peer)?;
+            self.check_token(req, credential, peer).await?;
         }
         let Some((route, parameter)) = found else {
             return Err(ApiError::new(StatusCode::NOT_FOUND, "no such path; GET /api/v1/openapi.json lists them"));
@@ -129,7 +130,12 @@ impl Pipeline {
         }
     }
 
-    fn check_token(&self, req: &Request, credential: Credential, peer: Option<SocketAddr>) -> Result<(), ApiError> {
+    async fn check_token(
+        &self,
+        req: &Request,
+        credential: Credential,
+        peer: Option<SocketAddr>,
+    ) -> Result<(), ApiError> {
         let refused = |reason| self.app.metrics.token_refusals.with_label_values(&[reason]).inc();
         let Some(token) = bearer(req) else {
             refused("missing");
@@ -137,6 +143,15 @@ impl Pipeline {
         };
         if self.app.deps.tokens.admits(credential, token) {
             return Ok(());
+        }
+        match self.look_again(credential, token).await {
+            // The brake is not asked: it must never hold off a token that is right.
+            _ if self.app.deps.tokens.admits(credential, token) => return Ok(()),
+            Some(LookedAgain::Busy) => {
+                refused("busy");
+                return Err(ApiError::unavailable("the token is not known yet, and too many wait to hear; try again"));
+            }
+            _ => {}
         }
         let wait = peer.and_then(|peer| self.app.brake.wrong(peer.ip(), Instant::now()));
         if let Some(wait) = wait {
@@ -154,6 +169,20 @@ impl Pipeline {
         let credential = self.app.deps.tokens.name(credential);
         tracing::warn!(target: AUDIT, event = "token_refused", reason = "wrong", credential, peer, "wrong REST token");
         Err(ApiError::unauthorized("the token is wrong", "Bearer realm=\"ciqadamq\", error=\"invalid_token\""))
+    }
+
+    /// A token that is not in force may be one that was put into the vault a moment ago.
+    async fn look_again(&self, credential: Credential, token: &[u8]) -> Option<LookedAgain> {
+        let app = &self.app;
+        let refresh = app.deps.refresh.as_ref()?;
+        // What can be no token costs the vault nothing.
+        check_token(token).ok()?;
+        let name = match credential {
+            Credential::Replication if !app.deps.tokens.management_opens_internal() => SecretName::ReplToken,
+            Credential::Replication | Credential::Management => SecretName::ApiToken,
+        };
+        let token = token.to_vec();
+        Some(refresh.look_again(name, &move || app.deps.tokens.admits(credential, &token)).await)
     }
 
     fn finish(&self, req: &Request, res: &mut Response, method: &Method) {

@@ -60,22 +60,47 @@ impl Slot {
     }
 }
 
+/// What opens `/internal/*`.
+enum Replication {
+    /// a token of its own
+    Own(Slot),
+    /// the management token: there is no other
+    Management,
+    /// nothing: whether there is another is not known yet
+    Closed,
+}
+
 /// The tokens in force. Shared by the API and by whoever rotates them.
 ///
 /// In a cluster every node has its own copy; after a rotation the overlap covers the time until all have the new one.
 pub struct Tokens {
     management: RwLock<Slot>,
-    replication: RwLock<Option<Slot>>,
+    replication: RwLock<Replication>,
 }
 
 impl Tokens {
     /// Takes the management token, and the replication token if there is one. Without it `/internal/*` takes the
     /// management token.
     pub fn new(management: &Secret, replication: Option<&Secret>) -> Result<Self, TokenError> {
-        Ok(Self {
-            management: RwLock::new(Slot::new(management)?),
-            replication: RwLock::new(replication.map(Slot::new).transpose()?),
-        })
+        let replication = match replication {
+            Some(token) => Replication::Own(Slot::new(token)?),
+            None => Replication::Management,
+        };
+        Ok(Self { management: RwLock::new(Slot::new(management)?), replication: RwLock::new(replication) })
+    }
+
+    /// Closes `/internal/*` until [`Tokens::replace`] or [`Tokens::open_with_management`]: whether there is a replication
+    /// token is not known, and the holders of the management token must not profit from that.
+    pub fn close_replication(&self) {
+        *self.replication.write() = Replication::Closed;
+    }
+
+    /// There is no replication token: `/internal/*`, if it was closed, takes the management token.
+    pub fn open_with_management(&self) {
+        let mut place = self.replication.write();
+        if matches!(*place, Replication::Closed) {
+            *place = Replication::Management;
+        }
     }
 
     /// Puts `new` in the place of a token. The one before keeps working for `overlap`, the one before that stops at
@@ -98,24 +123,27 @@ impl Tokens {
             }
             Credential::Replication => {
                 let mut place = self.replication.write();
-                if let Some(old) = &*place {
-                    take_over(old, &mut slot);
+                match &*place {
+                    Replication::Own(old) => take_over(old, &mut slot),
+                    // Other nodes may not have heard of the first replication token yet.
+                    Replication::Management => take_over(&self.management.read(), &mut slot),
+                    Replication::Closed => {}
                 }
-                *place = Some(slot);
+                *place = Replication::Own(slot);
             }
         }
         Ok(())
     }
 
-    /// Whether `/internal/*` has a token of its own.
-    pub fn has_replication_token(&self) -> bool {
-        self.replication.read().is_some()
+    /// Whether `/internal/*` takes the management token.
+    pub fn management_opens_internal(&self) -> bool {
+        matches!(*self.replication.read(), Replication::Management)
     }
 
     /// By which token what `credential` guards is opened, for the audit.
     pub fn name(&self, credential: Credential) -> &'static str {
         match credential {
-            Credential::Replication if self.has_replication_token() => "replication",
+            Credential::Replication if !self.management_opens_internal() => "replication",
             _ => "management",
         }
     }
@@ -124,10 +152,12 @@ impl Tokens {
     pub fn admits(&self, credential: Credential, presented: &[u8]) -> bool {
         let presented = digest(presented);
         let now = Instant::now();
-        if credential == Credential::Replication
-            && let Some(slot) = &*self.replication.read()
-        {
-            return slot.admits(&presented, now);
+        if credential == Credential::Replication {
+            match &*self.replication.read() {
+                Replication::Own(slot) => return slot.admits(&presented, now),
+                Replication::Closed => return false,
+                Replication::Management => {}
+            }
         }
         self.management.read().admits(&presented, now)
     }
@@ -176,7 +206,7 @@ mod tests {
     #[test]
     fn the_management_token_opens_the_internal_routes_only_while_they_have_none_of_their_own() {
         let tokens = Tokens::new(&secret("m"), None).unwrap();
-        assert!(tokens.admits(Replication, b"m") && !tokens.has_replication_token());
+        assert!(tokens.admits(Replication, b"m") && tokens.management_opens_internal());
         let tokens = Tokens::new(&secret("m"), Some(&secret("r"))).unwrap();
         assert!(tokens.admits(Replication, b"r") && !tokens.admits(Replication, b"m"));
         assert!(!tokens.admits(Management, b"r"));
@@ -193,6 +223,30 @@ mod tests {
         tokens.replace(Management, &secret("three"), Duration::ZERO).unwrap();
         assert!(!tokens.admits(Management, b"one") && !tokens.admits(Management, b"two"));
         assert!(tokens.admits(Management, b"three"));
+    }
+
+    #[test]
+    fn while_it_is_not_known_whether_there_is_a_replication_token_nothing_opens_the_internal_routes() {
+        let tokens = Tokens::new(&secret("m"), None).unwrap();
+        tokens.close_replication();
+        assert!(!tokens.admits(Replication, b"m") && !tokens.management_opens_internal());
+        assert!(tokens.admits(Management, b"m"));
+        tokens.open_with_management();
+        assert!(tokens.admits(Replication, b"m"));
+        tokens.close_replication();
+        tokens.replace(Replication, &secret("r"), Duration::from_secs(600)).unwrap();
+        assert!(tokens.admits(Replication, b"r") && !tokens.admits(Replication, b"m"));
+        tokens.open_with_management();
+        assert!(!tokens.admits(Replication, b"m"), "what is open with its own token stays so");
+    }
+
+    #[test]
+    fn the_first_replication_token_leaves_other_nodes_the_overlap() {
+        let tokens = Tokens::new(&secret("m"), None).unwrap();
+        tokens.replace(Replication, &secret("r"), Duration::from_secs(600)).unwrap();
+        assert!(tokens.admits(Replication, b"r") && tokens.admits(Replication, b"m"));
+        tokens.replace(Replication, &secret("s"), Duration::ZERO).unwrap();
+        assert!(!tokens.admits(Replication, b"r") && !tokens.admits(Replication, b"m"));
     }
 
     #[test]

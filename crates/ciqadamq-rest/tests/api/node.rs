@@ -21,6 +21,19 @@ async fn ready_is_a_503_with_the_reasons_until_all_conditions_are_met() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_degraded_is_told_and_turns_nobody_away() {
+    let api = start().await;
+    api.health.set("secrets", Condition::Degraded("ciqada/api-token: vault: sealed".into()));
+    let ready = said(api.client.get(api.url("/ready")).send().await.unwrap()).await;
+    let reasons = json!({"secrets": "ciqada/api-token: vault: sealed"});
+    assert_eq!(ready, (200, json!({"ready": true, "reasons": reasons})));
+    let (_, view) = api.get("/api/v1/cluster").await;
+    let node = &view["nodes"][0];
+    assert_eq!(node["ready"], json!(true));
+    assert_eq!(node["conditions"], json!({"secrets": "ciqada/api-token: vault: sealed"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_cluster_view_shows_this_node() {
     let api = start().await;
     api.create("t", "u").await;

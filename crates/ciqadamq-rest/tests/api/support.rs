@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ciqadamq_core::{AccessRules, ClusterParts, Health, InternalServices, Secret};
+use ciqadamq_core::{AccessRules, ClusterParts, Health, InternalServices, Secret, SecretRefresh};
 use ciqadamq_rest::{RestConfig, RestDeps, Server, Tokens};
 use reqwest::Method;
 use serde_json::Value;
@@ -67,6 +67,7 @@ impl Parts {
             tokens: self.tokens.clone(),
             internal: self.internal.clone(),
             cluster: self.cluster.clone(),
+            refresh: None,
             metrics: prometheus::Registry::new(),
         }
     }
@@ -81,8 +82,13 @@ pub async fn start() -> Api {
 }
 
 pub async fn start_with(config: RestConfig, replication: Option<&str>) -> Api {
-    let parts = Parts::new(replication);
-    let server = Server::start(config, parts.deps(), Arc::new(FakeNode)).await.unwrap();
+    start_parts(config, Parts::new(replication), None).await
+}
+
+/// With somebody to ask about tokens that are not known.
+pub async fn start_parts(config: RestConfig, parts: Parts, refresh: Option<Arc<dyn SecretRefresh>>) -> Api {
+    let deps = RestDeps { refresh, ..parts.deps() };
+    let server = Server::start(config, deps, Arc::new(FakeNode)).await.unwrap();
     let Parts { directory, passwords, sessions, health, tokens, internal, cluster } = parts;
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap();
     Api { addr: server.local_addr(), server, directory, passwords, sessions, health, tokens, internal, cluster, client }

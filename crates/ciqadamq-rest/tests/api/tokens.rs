@@ -1,13 +1,16 @@
 //! Who may call what.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ciqadamq_core::Secret;
-use ciqadamq_rest::{Credential, RestConfig};
+use async_trait::async_trait;
+use ciqadamq_core::{LookedAgain, Secret, SecretName, SecretRefresh};
+use ciqadamq_rest::{Credential, RestConfig, Tokens};
 use reqwest::Method;
 
 use crate::openapi::PATHS;
-use crate::support::{TOKEN, config, exchange, said, start, start_with};
+use crate::support::{Parts, TOKEN, config, exchange, said, start, start_parts, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_answers_without_a_token_but_health_ready_and_the_page() {
@@ -123,4 +126,82 @@ async fn metrics_and_docs_are_open_as_the_configuration_says() {
     assert_eq!(api.client.get(api.url("/metrics")).send().await.unwrap().status(), 200);
     assert_eq!(api.client.get(api.url("/docs")).send().await.unwrap().status(), 401);
     assert_eq!(api.get("/docs").await.0, 200);
+}
+
+/// A vault that has other tokens by now.
+struct Vault {
+    tokens: Arc<Tokens>,
+    says: LookedAgain,
+    asked: [AtomicUsize; 2],
+}
+
+#[async_trait]
+impl SecretRefresh for Vault {
+    async fn look_again(&self, name: SecretName, known: &(dyn Fn() -> bool + Send + Sync)) -> LookedAgain {
+        assert!(!known(), "known tokens are no question");
+        let (credential, new, count) = match name {
+            SecretName::ReplToken => (Credential::Replication, "rotated-between-nodes", &self.asked[1]),
+            _ => (Credential::Management, "rotated", &self.asked[0]),
+        };
+        count.fetch_add(1, Ordering::SeqCst);
+        if self.says == LookedAgain::Asked {
+            self.tokens.replace(credential, &Secret::new(new), Duration::from_secs(600)).unwrap();
+        }
+        self.says
+    }
+}
+
+async fn with_vault(says: LookedAgain, replication: Option<&str>) -> (crate::support::Api, Arc<Vault>) {
+    let parts = Parts::new(replication);
+    let vault = Arc::new(Vault { tokens: parts.tokens.clone(), says, asked: Default::default() });
+    (start_parts(config(), parts, Some(vault.clone())).await, vault)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_not_known_is_asked_about_before_it_is_refused() {
+    let (api, vault) = with_vault(LookedAgain::Asked, Some("between-nodes")).await;
+    let client = &api;
+    let status = |path: &'static str, token: &'static str| async move {
+        client.client.get(client.url(path)).bearer_auth(token).send().await.unwrap().status().as_u16()
+    };
+    let asked = || [0, 1].map(|i| vault.asked[i].load(Ordering::SeqCst));
+    assert_eq!(status("/api/v1/users", TOKEN).await, 200);
+    assert_eq!(status("/internal/users-full", "between-nodes").await, 200);
+    assert_eq!(asked(), [0, 0], "known tokens are no question");
+    assert_eq!(status("/api/v1/users", "rotated").await, 200);
+    assert_eq!(status("/internal/users-full", "rotated-between-nodes").await, 200);
+    assert_eq!(asked(), [1, 1]);
+    assert_eq!(
+        (status("/api/v1/users", TOKEN).await, status("/internal/users-full", "between-nodes").await),
+        (200, 200)
+    );
+    assert_eq!(status("/api/v1/users", "wrong").await, 401);
+    assert_eq!(asked(), [2, 1]);
+    let long = "x".repeat(5000);
+    let answer = api.client.get(api.url("/api/v1/users")).bearer_auth(&long).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), asked()), (401, [2, 1]), "what can be no token is no question");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_too_many_wait_or_the_vault_is_silent_nothing_opens() {
+    let guess = |api: &crate::support::Api| api.client.get(api.url("/api/v1/users")).bearer_auth("rotated").send();
+    let (api, _) = with_vault(LookedAgain::NoAnswer, None).await;
+    assert_eq!(guess(&api).await.unwrap().status(), 401);
+    let (api, _) = with_vault(LookedAgain::Busy, None).await;
+    let answer = guess(&api).await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().unwrap()), (503, "1"));
+    assert_eq!(api.metric("ciqadamq_rest_token_refusals_total{reason=\"busy\"}").await, Some(1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_turns_out_right_is_not_braked_whoever_guessed_before() {
+    let (api, _) = with_vault(LookedAgain::Asked, None).await;
+    for _ in 0..30 {
+        api.client.get(api.url("/api/v1/users")).bearer_auth("guess").send().await.unwrap();
+    }
+    // Every guess made the vault say the new one; the old one is what has to be asked about now.
+    api.tokens.replace(Credential::Management, &Secret::new("a"), Duration::ZERO).unwrap();
+    api.tokens.replace(Credential::Management, &Secret::new("b"), Duration::ZERO).unwrap();
+    let answer = api.client.get(api.url("/api/v1/users")).bearer_auth("rotated").send().await.unwrap();
+    assert_eq!(answer.status(), 200);
 }
