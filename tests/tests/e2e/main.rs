@@ -8,7 +8,7 @@
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
 //! | `durable`, `crash` | what survives the end of the process |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
-//! | `secrets` | where tokens and pepper come from |
+//! | `secrets`, `openbao` | where tokens and pepper come from |
 //! | `config`, `cli`, `lifecycle` | the program |
 //! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
 //! | `audit` | who did what, in the log |
@@ -34,6 +34,7 @@ mod main_job;
 mod malformed;
 mod metrics;
 mod names;
+mod openbao;
 mod ownership;
 mod plugins;
 mod qos;
