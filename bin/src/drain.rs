@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{Auth, Sessions};
+use ciqadamq_cluster::Cluster;
 use ciqadamq_core::{Condition, Health};
 use ciqadamq_gate::GateHandle;
 use ciqadamq_rest::RestHandle;
@@ -32,13 +33,25 @@ pub struct Running {
     pub session_keeper: Option<Arc<SessionKeeper>>,
     pub users: Arc<ReplicatedUsers>,
     pub secrets: Arc<Secrets>,
+    pub cluster: Option<Arc<Cluster>>,
 }
 
 impl Running {
+    /// Resolves with the reason when only a new process helps; never on a node alone.
+    pub async fn restart_wanted(&self) -> String {
+        match &self.cluster {
+            Some(cluster) => cluster.restart_wanted().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Ends everything; bounded by the deadlines above.
     pub async fn drain(self) -> anyhow::Result<()> {
         // `/ready` says no from here on; a load balancer sends nobody any more.
         self.health.set("running", Condition::Unmet("shutting down".into()));
+        if let Some(cluster) = &self.cluster {
+            cluster.leave();
+        }
         if let Some(gate) = &self.gate {
             gate.stop_accepting();
         }

@@ -5,12 +5,12 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rmqtt::context::ServerContext;
+use rmqtt::context::{CircuitBreakerConfig, ServerContext};
 use rmqtt::net::{Builder, Listener};
 use rmqtt::server::MqttServer;
 
 use crate::config::{Config, Mqtt};
-use crate::official;
+use crate::{official, settings};
 
 /// Ids of the engine's listeners. They stand in session ids, so they stay the same whatever the ports are.
 const TCP_LISTENER: u16 = 1;
@@ -23,10 +23,19 @@ const PORT_TRIES: usize = 16;
 
 /// The engine's context: plugin settings, overload check. Nothing runs yet.
 pub async fn context(config: &Config) -> anyhow::Result<ServerContext> {
-    let settings = official::prepare(config, |path| Ok(ciqadamq_rest::load_or_create_token_file(path)?))?;
+    let mut settings = official::prepare(config, |path| Ok(ciqadamq_rest::load_or_create_token_file(path)?))?;
+    if let Some(cluster) = settings::cluster(config) {
+        settings.insert(official::CLUSTER.into(), cluster.raft.to_toml(cluster.node));
+    }
     let mut builder = ServerContext::new()
         .node_id(config.cluster.node_id.into())
         .busy_check_enable(config.mqtt.busy_check)
+        // A node that is back must not be shunned for half a minute; who is dead is known by other means.
+        .circuit_breaker_config(CircuitBreakerConfig {
+            minimum_number_of_calls: 5,
+            wait_duration_in_open: Duration::from_secs(1),
+            ..CircuitBreakerConfig::default()
+        })
         .plugins_config_map(settings.into_iter().collect());
     if let Some(dir) = &config.plugins.dir {
         builder = builder.plugins_config_dir(dir.display().to_string());
@@ -49,7 +58,7 @@ impl Listeners {
         let levels_max = if with_acl { 0 } else { LEVELS_MAX };
         let tcp = match mqtt.tcp_addr {
             Some(addr) if !mqtt.proxy_protocol => {
-                let listener = settings(mqtt, "tcp", addr).max_topic_levels(levels_max).bind();
+                let listener = listener(mqtt, "tcp", addr).max_topic_levels(levels_max).bind();
                 let listener = listener.with_context(|| format!("mqtt.tcp_addr: {addr} cannot be opened"))?;
                 Some(listener.tcp()?)
             }
@@ -81,7 +90,7 @@ fn bind_internal(mqtt: &Mqtt, levels_max: usize) -> anyhow::Result<(Listener, So
     let mut last = None;
     for _ in 0..PORT_TRIES {
         let addr = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|probe| probe.local_addr())?;
-        match settings(mqtt, "gate", addr).max_topic_levels(levels_max).proxy_protocol(true).bind() {
+        match listener(mqtt, "gate", addr).max_topic_levels(levels_max).proxy_protocol(true).bind() {
             Ok(listener) => return Ok((listener.tcp()?, addr)),
             Err(error) => last = Some(error),
         }
@@ -89,7 +98,7 @@ fn bind_internal(mqtt: &Mqtt, levels_max: usize) -> anyhow::Result<(Listener, So
     Err(last.unwrap_or_else(|| anyhow::anyhow!("no port"))).context("no free loopback port for the internal listener")
 }
 
-fn settings(mqtt: &Mqtt, name: &str, addr: SocketAddr) -> Builder {
+fn listener(mqtt: &Mqtt, name: &str, addr: SocketAddr) -> Builder {
     Builder::new()
         .name(name)
         .laddr(addr)

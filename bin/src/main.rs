@@ -11,6 +11,7 @@ mod limits;
 mod logging;
 mod official;
 mod remote;
+mod restart;
 mod secrets_check;
 mod serve;
 mod settings;
@@ -79,8 +80,17 @@ fn serve(global: &Global) -> ExitCode {
     // which dropping the runtime would wait for.
     runtime.shutdown_background();
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(serve::End::Asked) => {
+            restart::disarm();
+            ExitCode::SUCCESS
+        }
+        Ok(serve::End::Restart(why)) => {
+            let error = restart::now(&why);
+            tracing::error!(error = format!("{error:#}"), "stopped");
+            ExitCode::FAILURE
+        }
         Err(error) => {
+            restart::disarm();
             tracing::error!(error = format!("{error:#}"), "stopped");
             if error.is::<StartError>() { ExitCode::from(secrets_check::NO_SECRET) } else { ExitCode::FAILURE }
         }

@@ -6,32 +6,50 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthDeps, EnginePeer, HashPool, Sessions};
-use ciqadamq_core::{ClusterParts, Condition, Health, InternalServices, Principals, RetainedQuota, Revision};
+use ciqadamq_cluster::{AllSessions, Cluster, ClusterDeps, ClusterMetrics, RoutesPart};
+use ciqadamq_core::{
+    ClusterParts, Condition, Health, InternalServices, Principals, RemoteOwners, RetainedQuota, Revision,
+    SessionControl,
+};
 use ciqadamq_gate::Gate;
 use ciqadamq_rest::RestDeps;
 use ciqadamq_retain::Keeper;
-use ciqadamq_session_store::engine::{Adopt, Deps as SessionDeps};
+use ciqadamq_session_store::engine::{Adopt, Deps as SessionDeps, Elsewhere};
 use ciqadamq_session_store::{Store as SessionStore, StoreConfig as SessionStoreConfig};
 use ciqadamq_user_store::{ReplicatedUsers, StoreConfig, UserStore};
 use prometheus::Registry;
+use rmqtt::context::ServerContext;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, SecretsProvider};
 use crate::drain::Running;
 use crate::engine::{self, Listeners};
-use crate::{official, settings, signals};
+use crate::{official, restart, settings, signals};
 
-/// Runs the broker until a signal asks for a drain.
-pub async fn serve(config: Config) -> anyhow::Result<()> {
+/// Why the broker ended.
+#[derive(Debug)]
+pub enum End {
+    /// A signal asked for it.
+    Asked,
+    /// Only a new process helps.
+    Restart(String),
+}
+
+/// Runs the broker until a signal asks for a drain, or the cluster for a new process.
+pub async fn serve(config: Config) -> anyhow::Result<End> {
     let mut shutdown = signals::listen()?;
-    // In a cluster without a quorum a start may wait for long.
+    // A node may wait for its cluster for a long time.
     let running = tokio::select! {
         running = start(&config) => running?,
-        () = shutdown.requested() => return Ok(()),
+        () = shutdown.requested() => return Ok(End::Asked),
     };
     info!("ready");
-    shutdown.requested().await;
-    running.drain().await
+    let end = tokio::select! {
+        () = shutdown.requested() => End::Asked,
+        why = running.restart_wanted() => End::Restart(why),
+    };
+    running.drain().await?;
+    Ok(end)
 }
 
 async fn start(config: &Config) -> anyhow::Result<Running> {
@@ -43,7 +61,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let rules = Arc::new(settings::access_rules(config)?);
 
     // What other nodes may ask of this one, and what it shows of the cluster: parts enter themselves.
-    let (internal, cluster) = (Arc::new(InternalServices::new()), Arc::new(ClusterParts::new()));
+    let (internal, parts) = (Arc::new(InternalServices::new()), Arc::new(ClusterParts::new()));
 
     // What can be refused is opened before anything runs.
     let gate = settings::gate(config, &metrics)?;
@@ -67,12 +85,54 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         )
         .context("threads for password hashing")?,
     );
-    let users = ReplicatedUsers::start(store, settings::users(config), peers, &internal, health.clone()).await;
+    let users = ReplicatedUsers::start(store, settings::users(config), peers.clone(), &internal, health.clone()).await;
     let users = users.context("user store")?;
-    cluster.enter("users", users.clone());
+    parts.enter("users", users.clone());
     let scx = engine::context(config).await?;
     let sessions = Arc::new(Sessions::new(scx.clone(), principals.clone(), gate.as_ref().map(engine_peer)));
 
+    let cluster = match settings::cluster(config) {
+        Some(settings) => {
+            let deps = ClusterDeps {
+                peers,
+                health: health.clone(),
+                sessions: sessions.clone(),
+                credential: settings::credential(&secrets),
+            };
+            Some(Cluster::new(scx.clone(), settings, deps, ClusterMetrics::new(&metrics)?))
+        }
+        None => None,
+    };
+    let all_sessions: Arc<dyn SessionControl> = match &cluster {
+        Some(cluster) => Arc::new(AllSessions(cluster.clone())),
+        None => sessions.clone(),
+    };
+
+    // Before the cluster: nodes find each other through the API, and `/ready` says what is waited for.
+    let mut rest = None;
+    if starts("ciqadamq-rest") {
+        let rotates = config.secrets.provider() != SecretsProvider::Environment;
+        let deps = RestDeps {
+            directory: users.clone(),
+            passwords: pool.clone(),
+            sessions: all_sessions,
+            rules: rules.clone(),
+            health: health.clone(),
+            internal: internal.clone(),
+            cluster: parts.clone(),
+            tokens: settings::tokens(config, &secrets)?,
+            refresh: rotates.then(|| secrets.clone() as _),
+            metrics: metrics.clone(),
+        };
+        let rest_config = settings::rest(config, acl_enabled);
+        rest = Some(ciqadamq_rest::register(&scx, rest_config, deps).await.context("ciqadamq-rest")?);
+    }
+
+    if let Some(cluster) = &cluster {
+        internal.offer(ciqadamq_cluster::SERVICE, cluster.clone());
+        parts.enter(ciqadamq_cluster::PART, Arc::new(RoutesPart(cluster.clone())));
+        join(&scx, config, cluster).await?;
+    }
     // Ours after the official ones: the guard of client ids goes in front of whatever they put into the engine.
     official::register(&scx, config).await?;
     if starts("ciqadamq-metrics") {
@@ -93,6 +153,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             message_expiry: Duration::from_secs(config.mqtt.message_expiry_secs.into()),
             retained: !config.plugins.starts("rmqtt-retainer", false),
             cut: Some(Arc::new(move |id| cutter.cut(id))),
+            elsewhere: cluster.as_ref().map(elsewhere),
         };
         let keeper = ciqadamq_session_store::engine::register(&scx, deps, &metrics).await;
         session_keeper = Some(keeper.context("ciqadamq-session-store")?);
@@ -117,6 +178,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             principals: principals.clone(),
             pool: pool.clone(),
             sessions: sessions.clone(),
+            remote: cluster.clone().map(|cluster| cluster as Arc<dyn RemoteOwners>),
         };
         auth = Some(ciqadamq_auth::register(&scx, &auth_config, deps, &metrics).await.context("ciqadamq-auth")?);
     }
@@ -128,30 +190,20 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     } else {
         warn!("the access rule is off: every client may subscribe and publish everything");
     }
-    let mut rest = None;
-    if starts("ciqadamq-rest") {
-        let rotates = config.secrets.provider() != SecretsProvider::Environment;
-        let deps = RestDeps {
-            directory: users.clone(),
-            passwords: pool,
-            sessions: sessions.clone(),
-            rules,
-            health: health.clone(),
-            internal: internal.clone(),
-            cluster: cluster.clone(),
-            tokens: settings::tokens(config, &secrets)?,
-            refresh: rotates.then(|| secrets.clone() as _),
-            metrics,
-        };
-        let config = settings::rest(config, acl_enabled);
-        rest = Some(ciqadamq_rest::register(&scx, config, deps).await.context("ciqadamq-rest")?);
+    if let (Some(cluster), Some(auth)) = (&cluster, &auth) {
+        cluster.set_owners(auth.owners());
+    }
+    if let Some(cluster) = &cluster {
+        cluster.works().await;
     }
 
     let upstream = listeners.upstream();
     let server = listeners.serve(scx);
     if let Some(keeper) = &session_keeper {
-        let adopter = auth.clone();
+        let (adopter, routes) = (auth.clone(), cluster.clone());
         let adopt: Adopt = Arc::new(move |owner, id| match (&adopter, &owner.username) {
+            // Its client has connected to another node meanwhile, and begun anew there.
+            _ if routes.as_ref().is_some_and(|routes| routes.has_elsewhere(&id.client_id)) => false,
             (Some(auth), Some(name)) => auth.adopt(id, name, owner.userid.as_deref(), Revision(owner.login)),
             // Nobody was asked who it was.
             _ => true,
@@ -159,6 +211,9 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         // Whose session it is can be asked only then; asked earlier, all kept sessions would be nobody's.
         users.caught_up().await;
         keeper.restore(adopt).await.context("ciqadamq-session-store")?;
+    }
+    if let Some(cluster) = &cluster {
+        cluster.serve();
     }
     let server = tokio::spawn(async move {
         if let Err(error) = server.run().await {
@@ -168,7 +223,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));
     secrets.watch();
     health.set("listeners", Condition::Met);
-    Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users, secrets })
+    Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users, secrets, cluster })
 }
 
 /// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.
@@ -181,6 +236,31 @@ async fn open_sessions(settings: SessionStoreConfig, health: &Health) -> anyhow:
         health.set("session-store-damage", Condition::Degraded(text));
     }
     Ok(store)
+}
+
+/// The way to the sessions of other nodes.
+fn elsewhere(cluster: &Arc<Cluster>) -> Elsewhere {
+    let cluster = cluster.clone();
+    Arc::new(move |from, publish, relations, msg_id| {
+        let cluster = cluster.clone();
+        Box::pin(async move {
+            for (node, relations) in relations {
+                cluster.forward(node, from.clone(), publish.clone(), relations, msg_id).await;
+            }
+        })
+    })
+}
+
+/// Finds the routing cluster, or starts it, and takes part.
+async fn join(scx: &ServerContext, config: &Config, cluster: &Arc<Cluster>) -> anyhow::Result<()> {
+    cluster.listen(config.cluster.grpc_laddr).await?;
+    cluster.form().await?;
+    restart::arm();
+    if let Err(error) = official::register_cluster(scx).await {
+        // The leader may have died in this very moment; what the plugin has begun cannot be undone.
+        return Err(restart::now(&format!("{error:#}")));
+    }
+    ciqadamq_cluster::register(scx, cluster.clone()).await.context("ciqadamq-cluster")
 }
 
 /// Where the engine sees a client that came through the gate.

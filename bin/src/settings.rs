@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthConfig, HashParams, Silent};
+use ciqadamq_cluster::{ClusterConfig, RaftSettings};
 use ciqadamq_core::{AccessRules, Health, Peers, Rate, Secret, SecretName, SecretSource as _};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
@@ -77,6 +78,41 @@ pub fn session_store(config: &Config) -> Option<SessionStoreConfig> {
         max_bytes: mqtt.msg_max_bytes,
         max_messages: mqtt.msg_max_msgs,
         ..SessionStoreConfig::at(config.db.data_dir().join("sessions"))
+    })
+}
+
+/// The routing cluster; `None` on a node alone.
+pub fn cluster(config: &Config) -> Option<ClusterConfig> {
+    let cluster = &config.cluster;
+    if !cluster.enabled {
+        return None;
+    }
+    let ms = |ms: u32| Duration::from_millis(ms.into());
+    Some(ClusterConfig {
+        node: cluster.node_id.into(),
+        nodes: cluster.node_ids().into_iter().map(u64::from).collect(),
+        starter: cluster.leader_id.into(),
+        join_retry: Duration::from_secs(cluster.join_retry_secs.into()),
+        join_max_retries: cluster.join_max_retries,
+        keep_dead: Duration::from_secs(config.mqtt.max_session_expiry_secs.into()),
+        raft: RaftSettings {
+            node_grpc_addrs: cluster.node_grpc_addrs.clone(),
+            raft_peer_addrs: cluster.raft_peer_addrs.clone(),
+            laddr: cluster.raft_laddr.to_string(),
+            worker_threads: cluster.raft_worker_threads,
+            election_tick: cluster.election_tick,
+            heartbeat_tick: cluster.heartbeat_tick,
+            check_quorum: cluster.check_quorum,
+            pre_vote: cluster.pre_vote,
+            tick: ms(cluster.raft.tick_ms),
+            proposal_batch_size: cluster.raft.proposal_batch_size,
+            proposal_batch_timeout: ms(cluster.raft.proposal_batch_timeout_ms),
+            grpc_timeout: ms(cluster.raft.grpc_timeout_ms),
+            node_grpc_timeout: ms(cluster.raft.node_grpc_timeout_ms),
+            try_lock_timeout: ms(cluster.raft.try_lock_timeout_ms),
+            snapshot_interval: Duration::from_secs(cluster.raft.snapshot_interval_secs.into()),
+            more: cluster.raft.more.clone(),
+        },
     })
 }
 
@@ -201,10 +237,16 @@ pub fn users(config: &Config) -> RaftConfig {
     }
 }
 
+/// What the nodes show each other: the token that is in force when it is shown.
+pub fn credential(secrets: &Arc<Secrets>) -> Arc<dyn Fn() -> Secret + Send + Sync> {
+    let secrets = secrets.clone();
+    // While nobody knows which token it is, no node takes this one.
+    Arc::new(move || secrets.peer_token().unwrap_or_else(|| Secret::new("not-known-yet")))
+}
+
 /// The way to the other nodes; there are none outside a cluster.
 pub fn peers(config: &Config, secrets: &Arc<Secrets>) -> anyhow::Result<Arc<dyn Peers>> {
     let cluster = &config.cluster;
-    let secrets = secrets.clone();
     let authorities = match &cluster.peer_ca {
         Some(path) => Some(std::fs::read(path).with_context(|| format!("cluster.peer_ca: {}", path.display()))?),
         None => None,
@@ -213,8 +255,7 @@ pub fn peers(config: &Config, secrets: &Arc<Secrets>) -> anyhow::Result<Arc<dyn 
     let peers = HttpPeers::new(PeersConfig {
         this: cluster.node_id.into(),
         addresses,
-        // While nobody knows which token it is, no node takes this one.
-        credential: Arc::new(move || secrets.peer_token().unwrap_or_else(|| Secret::new("not-known-yet"))),
+        credential: credential(secrets),
         authorities,
     })?;
     Ok(Arc::new(peers))

@@ -43,6 +43,7 @@ pub fn listen() -> anyhow::Result<Shutdown> {
             }
         };
         warn!(signal = name, "second signal, leaving at once");
+        crate::restart::disarm();
         std::process::exit(INTERRUPTED);
     });
     Ok(Shutdown(shutdown))

@@ -127,5 +127,23 @@ fn problems(config: &Config) -> Vec<(&'static str, String)> {
         );
         found.push(("cluster.heartbeat_tick", text));
     }
+    // On top of what is set by keys, as the plugin will read it.
+    let plugin = crate::settings::cluster(config).map(|settings| settings.raft);
+    if let Some(mut plugin) = plugin {
+        let more = std::mem::take(&mut plugin.more);
+        for line in more {
+            let text = format!("{}{line}\n", plugin.to_toml(cluster.node_id.into()));
+            let name = line.split('=').next().unwrap_or_default().trim();
+            if line.parse::<toml_edit::DocumentMut>().is_err() || !line.contains('=') || line.contains('\n') {
+                let text = format!("`{line}` is no setting; write them as in \"raft.max_inflight_msgs = 256\"");
+                found.push(("cluster.raft.more", text));
+            } else if text.parse::<toml_edit::DocumentMut>().is_err() || name == "leader_id" {
+                found.push((
+                    "cluster.raft.more",
+                    format!("`{line}` is set by a key of its own; see configs/ciqadamq.toml"),
+                ));
+            }
+        }
+    }
     found
 }

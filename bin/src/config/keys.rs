@@ -187,6 +187,15 @@ keys! {
     cluster.heartbeat_tick = Int::<u32>(1, 10_000);
     cluster.raft_worker_threads ("RAFT_WORKER_THREADS") = Int::<usize>(1, 256);
 
+    cluster.raft.tick_ms = Int::<u32>(1, 10_000);
+    cluster.raft.proposal_batch_size = Int::<u32>(1, 100_000);
+    cluster.raft.proposal_batch_timeout_ms = Int::<u32>(0, 10_000);
+    cluster.raft.grpc_timeout_ms = Int::<u32>(100, 60_000);
+    cluster.raft.node_grpc_timeout_ms = Int::<u32>(100, 60_000);
+    cluster.raft.try_lock_timeout_ms = Int::<u32>(100, 60_000);
+    cluster.raft.snapshot_interval_secs = Int::<u32>(1, 86_400);
+    cluster.raft.more = List;
+
     plugins.dir = Opt(FilePath);
     plugins.enable = List;
     plugins.disable = List;

@@ -551,6 +551,44 @@ pub struct Cluster {
     pub heartbeat_tick: u32,
     /// threads of raft
     pub raft_worker_threads: usize,
+    /// what `rmqtt-cluster-raft` has besides
+    pub raft: Raft,
+}
+
+/// `[cluster.raft]`
+#[derive(Debug, Clone)]
+pub struct Raft {
+    /// raft's clock: one tick. Milliseconds.
+    pub tick_ms: u32,
+    /// proposals in one entry of the log
+    pub proposal_batch_size: u32,
+    /// how long an entry waits for more. Milliseconds.
+    pub proposal_batch_timeout_ms: u32,
+    /// for an answer of another node's raft. Milliseconds.
+    pub grpc_timeout_ms: u32,
+    /// for an answer of another node's broker. Milliseconds.
+    pub node_grpc_timeout_ms: u32,
+    /// how long a client id stays locked by a CONNECT that came to nothing. Milliseconds.
+    pub try_lock_timeout_ms: u32,
+    /// between two snapshots
+    pub snapshot_interval_secs: u32,
+    /// further settings of the plugin in its own words: `name = value`
+    pub more: Vec<String>,
+}
+
+impl Default for Raft {
+    fn default() -> Self {
+        Self {
+            tick_ms: 5,
+            proposal_batch_size: 60,
+            proposal_batch_timeout_ms: 0,
+            grpc_timeout_ms: 1000,
+            node_grpc_timeout_ms: 1000,
+            try_lock_timeout_ms: 3000,
+            snapshot_interval_secs: 600,
+            more: Vec::new(),
+        }
+    }
 }
 
 impl Default for Cluster {
@@ -573,6 +611,7 @@ impl Default for Cluster {
             election_tick: 60,
             heartbeat_tick: 12,
             raft_worker_threads: 2,
+            raft: Raft::default(),
         }
     }
 }

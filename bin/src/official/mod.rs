@@ -96,6 +96,16 @@ pub fn names() -> Vec<&'static str> {
     PLUGINS.iter().map(|plugin| plugin.name).collect()
 }
 
+/// The plugin that makes several nodes one broker. Not in the table: it starts when `cluster.enabled` says so, and before
+/// all others, for they find its table of sessions in the engine.
+pub const CLUSTER: &str = "rmqtt-cluster-raft";
+
+/// Starts the routing cluster on this node. Whether it joins or leads was decided before.
+pub async fn register_cluster(scx: &ServerContext) -> anyhow::Result<()> {
+    // Immutable: it can neither be stopped nor reloaded.
+    rmqtt_cluster_raft::register(scx, true, true).await.with_context(|| format!("plugin `{CLUSTER}` does not start"))
+}
+
 /// Registers all of them with the plugin manager and starts those that are on, in the order of the table.
 ///
 /// The context must have been built with the settings of [`prepare`].

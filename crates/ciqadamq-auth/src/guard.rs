@@ -64,7 +64,7 @@ impl GuardedEntry {
             if !tx.is_closed() {
                 let (diverted, mut diversion) = divert();
                 self.inner.set(session, diverted).await?;
-                let stopped = stop(&tx, self.inner.id()).await;
+                let stopped = stop(&tx, self.inner.id(), false).await;
                 handover.absorb(&mut diversion);
                 if stopped {
                     break;
@@ -78,6 +78,11 @@ impl GuardedEntry {
             tokio::time::sleep(LOCK_RETRY).await;
         }
         match self.inner.kick(false, clear_subscriptions, false).await? {
+            OfflineSession::Exist(Some(mut info)) if self.ownership.is_elsewhere(&self.inner.id()) => {
+                // The new session is made on the login's node, which does there what `set` does here.
+                info.offline_messages.extend(handover.arrived());
+                Ok(OfflineSession::Exist(Some(info)))
+            }
             OfflineSession::Exist(Some(mut info)) => {
                 self.taking = Some((handover, Waiting::take_out(&mut info), info.subscriptions.clone()));
                 Ok(OfflineSession::Exist(Some(info)))
@@ -100,10 +105,11 @@ impl GuardedEntry {
     }
 }
 
-/// Asks a session's task to stop, as the engine would; `false` if there is none any more.
-async fn stop(tx: &Tx, by: Id) -> bool {
+/// Asks a session's task to stop, as the engine would; `false` if there is none any more. `for_good`: nobody takes the
+/// session over.
+pub(crate) async fn stop(tx: &Tx, by: Id, for_good: bool) -> bool {
     let (answer, stopped) = tokio::sync::oneshot::channel();
-    if tx.unbounded_send(Message::Kick(answer, by, false, false)).is_err() {
+    if tx.unbounded_send(Message::Kick(answer, by, for_good, for_good)).is_err() {
         return false;
     }
     match tokio::time::timeout(STOP_WAIT, stopped).await {
@@ -146,12 +152,14 @@ impl Entry for GuardedEntry {
             return self.inner.kick(clean_start, clear_subscriptions, is_admin).await;
         }
         let existing = self.inner.session();
-        if existing.is_none() && !self.ownership.has_room() {
+        if existing.is_none() && !self.ownership.is_elsewhere(&self.inner.id()) && !self.ownership.has_room() {
             return Err(anyhow!("mqtt.max_connections reached"));
         }
         self.ownership.has_place(&self.inner.id()).await?;
         match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
             Claim::Own if !clean_start => self.take_over(clear_subscriptions).await,
+            // Another node may have one.
+            Claim::Own if existing.is_none() => self.inner.kick(true, true, false).await,
             // Its subscriptions and its queue may hold what the newcomer may not see: it begins anew.
             Claim::Own | Claim::OwnWithMoreRights => {
                 self.replace(false).await?;
@@ -305,7 +313,14 @@ impl Shared for Guarded {
         relations: SubRelations,
         msg_id: Option<MsgID>,
     ) -> std::result::Result<ForwardedRecipients, (ForwardedRecipients, Vec<(To, From, Publish, Reason)>)> {
-        self.inner.forwards_to(from, publish, relations, msg_id).await
+        // Also what other nodes send for sessions of this one.
+        match self.inner.forwards_to(from, publish, relations, msg_id).await {
+            Err((recipients, lost)) => match self.second_chance(0, lost) {
+                Ok(_) => Ok(recipients),
+                Err((_, lost)) => Err((recipients, lost)),
+            },
+            done => done,
+        }
     }
     fn iter(&self) -> Box<dyn Iterator<Item = Box<dyn Entry>> + Sync + Send + '_> {
         self.inner.iter()

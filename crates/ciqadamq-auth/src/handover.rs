@@ -78,6 +78,14 @@ impl OpenHandover {
         }
     }
 
+    /// Takes what arrived, for a session that is made on another node.
+    pub(crate) fn arrived(&self) -> Vec<(From, Publish)> {
+        match &mut *self.handover.0.lock() {
+            State::Arriving(messages) => std::mem::take(messages),
+            State::Taken(_) => Vec::new(),
+        }
+    }
+
     /// Puts what arrived into the new session's channel, and whatever still arrives too.
     pub(crate) fn take(&self, tx: &Tx) {
         let mut state = self.handover.0.lock();

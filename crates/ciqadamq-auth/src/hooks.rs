@@ -50,7 +50,8 @@ impl Hooks {
             tag: tag_of(connect.id()),
         };
         let is_v5 = connect.proto_ver() == MQTT_LEVEL_5;
-        let is_foreign = async |client_id: &str, userid: &str| self.0.is_foreign(client_id, userid).await;
+        let username = login.username.unwrap_or_default();
+        let is_foreign = async |client_id: &str, userid: &str| self.0.is_foreign(client_id, username, userid).await;
         let verdict = self.0.judge.judge(&login, is_foreign).await;
         match verdict {
             Ok(principal) => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ciqadamq_core::{
     AUDIT, AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
-    PublishRefusal, Revision, Secret, User, UserDirectory, Username,
+    PublishRefusal, Revision, Secret, Subject, User, UserDirectory, Username,
 };
 use tracing::{debug, warn};
 
@@ -292,6 +292,24 @@ impl Judge {
     /// The person behind a user name.
     pub fn userid_of(&self, username: &str) -> Option<String> {
         Some(self.directory.get(username).ok()??.userid.to_string())
+    }
+
+    /// Whether the user of that name may do all that `held` may, as `covers` compares them.
+    pub fn may_do_all_of(
+        &self,
+        username: Option<&str>,
+        held: &Subject<'_>,
+        covers: impl Fn(&Subject<'_>, &Subject<'_>) -> bool,
+    ) -> bool {
+        let Some(Ok(Some(user))) = username.map(|name| self.directory.get(name)) else { return false };
+        let subject = Subject {
+            username: user.username.as_str(),
+            userid: user.userid.as_str(),
+            client_id: held.client_id,
+            superuser: user.superuser,
+            admin: user.admin,
+        };
+        covers(&subject, held)
     }
 
     /// Writes what is only in memory to disk.

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use ciqadamq_core::{AUDIT, LogBudget, Principal, Principals, Revision, Subject, UserChange, UserObserver};
+use async_trait::async_trait;
+use ciqadamq_core::{
+    AUDIT, LocalOwners, LogBudget, Principal, Principals, RemoteOwners, Revision, Subject, UserChange, UserObserver,
+};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
@@ -56,6 +59,8 @@ pub(crate) struct Ownership {
     pub(crate) judge: Judge,
     principals: Arc<Principals>,
     sessions: Arc<Sessions>,
+    /// The sessions of the other nodes, in a cluster.
+    remote: Option<Arc<dyn RemoteOwners>>,
     pub(crate) metrics: Arc<AuthMetrics>,
     max_connections: usize,
     sessions_per_user: usize,
@@ -109,6 +114,7 @@ impl Ownership {
         judge: Judge,
         principals: Arc<Principals>,
         sessions: Arc<Sessions>,
+        remote: Option<Arc<dyn RemoteOwners>>,
         metrics: Arc<AuthMetrics>,
         farewells: Arc<Farewells>,
         config: &AuthConfig,
@@ -118,6 +124,7 @@ impl Ownership {
             judge,
             principals,
             sessions,
+            remote,
             metrics,
             max_connections: config.max_connections,
             sessions_per_user: config.sessions_per_user,
@@ -182,15 +189,26 @@ impl Ownership {
         self.unjudged.remove(&tag_of(id)).is_some()
     }
 
-    /// Whether the session of a client id belongs to somebody else than `userid`.
+    /// Whether a login is being made on another node.
+    pub(crate) fn is_elsewhere(&self, login: &Id) -> bool {
+        login.node_id != self.scx.node.id()
+    }
+
+    /// Whether the session of a client id belongs to somebody else than `userid`, who logs in as `username`: here or on
+    /// another node.
     ///
     /// A session that ends with its connection may be ending this very moment: its client said goodbye, and the engine
     /// has not finished. That is waited for, shortly, before the newcomer is refused.
-    pub(crate) async fn is_foreign(&self, client_id: &str, userid: &str) -> bool {
+    pub(crate) async fn is_foreign(&self, client_id: &str, username: &str, userid: &str) -> bool {
         let since = Instant::now();
         loop {
-            match self.owner(client_id).await {
-                None => return false,
+            match self.owner_here(client_id).await {
+                None => {
+                    return match &self.remote {
+                        Some(remote) => remote.is_foreign(client_id, username, userid).await,
+                        None => false,
+                    };
+                }
                 Some(owner) if owner == userid => return false,
                 Some(_) => match self.sessions.ending(client_id).await {
                     Ending::Stays => return true,
@@ -205,7 +223,7 @@ impl Ownership {
     /// The person whose session has this client id now; the login name where it is no user of ours.
     ///
     /// `None` if there is no session, or if its user lost the right to it: then nobody owns it any more.
-    async fn owner(&self, client_id: &str) -> Option<String> {
+    async fn owner_here(&self, client_id: &str) -> Option<String> {
         let session = self.sessions.session(client_id).await?;
         if let Some(principal) = self.principal_of(&session.id) {
             return (!principal.is_withdrawn()).then(|| principal.userid.to_string());
@@ -216,7 +234,10 @@ impl Ownership {
     /// For sessions that another authentication plugin let in or a storage plugin restored. The separator cannot stand
     /// in a user id, so a foreign name never equals one.
     fn owner_without_principal(&self, id: &Id) -> String {
-        let username = id.username.as_deref().unwrap_or_default();
+        self.person_of(id.username.as_deref().unwrap_or_default())
+    }
+
+    fn person_of(&self, username: &str) -> String {
         self.judge.userid_of(username).unwrap_or_else(|| format!("/{username}"))
     }
 
@@ -245,6 +266,8 @@ impl Ownership {
             let same_name = existing.id.username == connecting.username;
             let is_covered = match (held, pending) {
                 (Some(held), Some(pending)) => covers(&pending.subject(), &held.subject()),
+                // A login that another node let in.
+                (Some(held), None) => self.judge.may_do_all_of(connecting.username.as_deref(), &held.subject(), covers),
                 _ => false,
             };
             return if same_name || is_covered { Claim::Own } else { Claim::OwnWithMoreRights };
@@ -419,5 +442,16 @@ impl UserObserver for Ownership {
             self.doomed.lock().extend(withdrawn);
             self.wake.notify_one();
         }
+    }
+}
+
+#[async_trait]
+impl LocalOwners for Ownership {
+    async fn owner(&self, client_id: &str) -> Option<String> {
+        self.owner_here(client_id).await
+    }
+
+    fn person(&self, username: &str) -> String {
+        self.person_of(username)
     }
 }

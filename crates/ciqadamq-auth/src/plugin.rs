@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ciqadamq_core::{AccessRules, Principals, Revision, UserDirectory, UserObserver};
+use ciqadamq_core::{AccessRules, LocalOwners, Principals, RemoteOwners, Revision, UserDirectory, UserObserver};
 use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
@@ -42,6 +42,8 @@ pub struct AuthDeps {
     pub pool: Arc<HashPool>,
     /// the sessions of this node
     pub sessions: Arc<Sessions>,
+    /// the sessions of the other nodes, in a cluster
+    pub remote: Option<Arc<dyn RemoteOwners>>,
 }
 
 /// The running plugin.
@@ -56,6 +58,11 @@ impl Auth {
     /// `userid` and `login` are what the login was judged by; without a `userid` it was not judged here, and is not now.
     pub fn adopt(&self, id: &Id, username: &str, userid: Option<&str>, login: Revision) -> bool {
         self.ownership.adopt(id, username, userid, login)
+    }
+
+    /// Who owns the sessions of this node.
+    pub fn owners(&self) -> Arc<dyn LocalOwners> {
+        self.ownership.clone()
     }
 
     /// Writes what is only in memory to disk; for an orderly end.
@@ -83,6 +90,7 @@ pub async fn register(
         judge,
         deps.principals,
         sessions.clone(),
+        deps.remote,
         metrics,
         farewells.clone(),
         config,

@@ -13,6 +13,7 @@ use rmqtt::types::{ClientId, ConnectInfo, Id, Message, Reason};
 use tracing::{debug, warn};
 
 use crate::farewell::{Connection, say_goodbye};
+use crate::guard::stop;
 use crate::ownership::tag_of;
 use crate::sockets::each_socket;
 
@@ -129,7 +130,23 @@ impl Sessions {
     /// the client id meanwhile: `is_it` is asked under the engine's lock of the client id.
     pub(crate) async fn terminate(&self, client_id: &str, is_it: impl Fn(&Session) -> bool) -> bool {
         let id = Id::from(self.scx.node.id(), ClientId::from(client_id));
-        let entry = { self.scx.extends.shared().await.entry(id) };
+        let (mut entry, is_cluster) = {
+            let shared = self.scx.extends.shared().await;
+            (shared.entry(id.clone()), shared.grpc_enable())
+        };
+        if is_cluster {
+            // Its lock is a matter of all nodes, which may have no quorum now. What must not happen without it cannot: the
+            // request goes to this very session, and what is removed is named by its full id.
+            let (Some(session), Some(tx)) = (entry.session().filter(|s| is_it(s)), entry.tx()) else { return false };
+            stop(&tx, id, true).await;
+            return match entry.remove_with(&session.id).await {
+                Ok(_) => true,
+                Err(error) => {
+                    warn!(client_id, %error, "session not ended");
+                    false
+                }
+            };
+        }
         let mut locked = match entry.try_lock().await {
             Ok(locked) => locked,
             Err(error) => {

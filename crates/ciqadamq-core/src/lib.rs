@@ -14,6 +14,8 @@
 //! | [`Principals`] | a plain map, filled by auth | topic-acl, REST |
 //! | [`InternalService`] | whoever answers other nodes | REST, which mounts it |
 //! | [`Peers`] | `ciqadamq-peers` | whoever asks other nodes |
+//! | [`LocalOwners`] | auth | whoever knows the other nodes |
+//! | [`RemoteOwners`] | `ciqadamq-cluster` | auth |
 //! | [`ClusterPart`] | whoever is replicated | REST |
 //! | [`AccessRules`] | pure functions | auth (wills), topic-acl, REST |
 //! | [`SecretSource`], [`SecretRefresh`] | `ciqadamq-secrets` | REST, and whoever calls other nodes |
@@ -32,6 +34,7 @@ mod directory;
 mod health;
 mod internal;
 mod meter;
+mod owners;
 mod principal;
 mod retained;
 mod secret;
@@ -60,6 +63,7 @@ pub use internal::{
     INTERNAL_BODY_BYTES_MAX, InternalService, InternalServices, NodeId, PeerError, Peers, Reachability, ServiceError,
 };
 pub use meter::{Meter, Rate};
+pub use owners::{LocalOwners, RemoteOwners};
 pub use principal::{Principal, Principals, TooManySessions};
 pub use retained::RetainedQuota;
 pub use secret::Secret;

@@ -107,6 +107,14 @@ impl Entry for KeptEntry {
             self.keeper.forget(&client_id);
             return Ok(outcome);
         }
+        if self.inner.id().node_id != self.keeper.scx.node.id() {
+            // A login of another node takes it along: it is kept there from now on, and nowhere else.
+            if let (OfflineSession::Exist(Some(info)), Some(kept)) = (&mut outcome, &before) {
+                self.reconcile(kept, info).await;
+            }
+            self.keeper.forget(&client_id);
+            return Ok(outcome);
+        }
         match (&mut outcome, before) {
             (OfflineSession::Exist(Some(info)), Some(kept)) => {
                 self.reconcile(&kept, info).await;

@@ -12,7 +12,7 @@ use rmqtt::codec::types::QoS;
 use rmqtt::context::ServerContext;
 use rmqtt::session::Session;
 use rmqtt::shared::Shared;
-use rmqtt::types::{ClientId, ConnectInfo, From, FromType, Id, Publish, SubRelations};
+use rmqtt::types::{ClientId, ConnectInfo, From, FromType, Id, MsgID, Publish, SubRelations, SubRelationsMap};
 use rmqtt::utils::timestamp_millis;
 use tracing::{error, warn};
 
@@ -25,6 +25,13 @@ use crate::{Inbound, Millis, Owner, Recipient, Refusal, SessionNo, SessionRecord
 /// Cuts a client's connection, so that nothing more reaches it.
 pub type Cut = Arc<dyn Fn(&Id) + Send + Sync>;
 
+/// Sends a message to the sessions of other nodes that it was routed to.
+pub type Elsewhere = Arc<
+    dyn Fn(From, Publish, SubRelationsMap, Option<MsgID>) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>
+        + Send
+        + Sync,
+>;
+
 pub(super) struct Keeper {
     pub(super) store: Arc<Store>,
     pub(super) scx: ServerContext,
@@ -32,6 +39,8 @@ pub(super) struct Keeper {
     /// Message Expiry Interval of messages without one, and the longest
     pub(super) message_expiry: Duration,
     pub(super) cut: Option<Cut>,
+    /// in a cluster
+    pub(super) elsewhere: Option<Elsewhere>,
     /// Retained Messages are kept here too
     pub(super) keeps_retained: bool,
     /// The persistent sessions of this node, by Client Identifier. Bounded by the number of sessions.
@@ -95,6 +104,7 @@ impl Keeper {
         principals: Arc<Principals>,
         message_expiry: Duration,
         cut: Option<Cut>,
+        elsewhere: Option<Elsewhere>,
         keeps_retained: bool,
     ) -> Self {
         Self {
@@ -103,6 +113,7 @@ impl Keeper {
             principals,
             message_expiry,
             cut,
+            elsewhere,
             keeps_retained,
             kept: DashMap::new(),
             made: DashMap::new(),

@@ -23,6 +23,6 @@ mod retained;
 mod session;
 mod shared;
 
-pub use keeper::Cut;
+pub use keeper::{Cut, Elsewhere};
 pub use plugin::{Deps, SessionKeeper, register};
 pub use restore::{Adopt, Restored};

@@ -17,7 +17,7 @@ use rmqtt::types::Tx;
 use rmqtt::utils::timestamp_millis;
 use tracing::{info, warn};
 
-use super::keeper::{Cut, Keeper};
+use super::keeper::{Cut, Elsewhere, Keeper};
 use super::metrics::StoreMetrics;
 use super::retained::Retained;
 use super::session::KeptSessions;
@@ -46,6 +46,8 @@ pub struct Deps {
     pub retained: bool,
     /// cuts the connection of a client whose publish must not be acknowledged
     pub cut: Option<Cut>,
+    /// the way to the sessions of other nodes, in a cluster
+    pub elsewhere: Option<Elsewhere>,
 }
 
 /// The running plugin.
@@ -78,6 +80,7 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
         deps.principals,
         deps.message_expiry,
         deps.cut,
+        deps.elsewhere,
         deps.retained,
     ));
     let retained = deps.retained.then(|| Retained::load(deps.store.clone()));

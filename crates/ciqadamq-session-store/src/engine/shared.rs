@@ -36,7 +36,7 @@ impl Keeping {
             Exchange::New(no, inbound) => Some((no, inbound)),
             Exchange::None => None,
         };
-        let (local, is_elsewhere) = self.relations(&from, &publish).await;
+        let (local, remote) = self.relations(&from, &publish).await;
         let recipients = keeper.recipients(&publish, &local);
         let is_will = matches!(from.typ(), FromType::LastWill);
         if !recipients.is_empty() || inbound.is_some() {
@@ -53,17 +53,21 @@ impl Keeping {
         if is_will {
             keeper.will_published(&from.id);
         }
-        if is_elsewhere {
-            return self.inner.forwards(msg_id, from, publish).await;
+        let mut count = 0;
+        if !remote.is_empty() {
+            // Not the routing below ours: it would choose the member of a shared subscription once more, and another one.
+            let Some(elsewhere) = &keeper.elsewhere else { return self.inner.forwards(msg_id, from, publish).await };
+            count = remote.values().map(Vec::len).sum();
+            elsewhere(from.clone(), publish.clone(), remote, msg_id).await;
         }
         if local.is_empty() {
-            return Ok(0);
+            return Ok(count);
         }
         let (recipients, lost) = match self.inner.forwards_to(from, &publish, local, None).await {
             Ok(recipients) => (recipients, Vec::new()),
             Err((recipients, lost)) => (recipients, lost),
         };
-        let count = recipients.len();
+        count += recipients.len();
         if let Some(msg_id) = msg_id
             && !recipients.is_empty()
             && let Err(error) = keeper.scx.extends.message_mgr().await.mark_forwarded(msg_id, recipients).await
@@ -73,22 +77,22 @@ impl Keeping {
         if lost.is_empty() { Ok(count) } else { Err((count, lost)) }
     }
 
-    /// Who gets a message on this node, and whether somebody gets it on another one.
-    async fn relations(&self, from: &From, publish: &Publish) -> (SubRelations, bool) {
+    /// Who gets a message on this node, and who on others.
+    async fn relations(&self, from: &From, publish: &Publish) -> (SubRelations, SubRelationsMap) {
         if let Some(target) = &publish.target_clientid {
             let mut options = SubscriptionOptions::default();
             options.set_qos(publish.qos);
-            return (vec![(publish.topic.clone(), target.clone(), options, None, None)], false);
+            return (vec![(publish.topic.clone(), target.clone(), options, None, None)], SubRelationsMap::default());
         }
         let scx = &self.keeper.scx;
         match scx.extends.router().await.matches(from.id.clone(), &publish.topic).await {
             Ok(mut relations) => {
                 let local = relations.remove(&scx.node.id()).unwrap_or_default();
-                (local, !relations.is_empty())
+                (local, relations)
             }
             Err(error) => {
                 warn!(topic = &*publish.topic, %error, "message cannot be routed");
-                (SubRelations::new(), false)
+                (SubRelations::new(), SubRelationsMap::default())
             }
         }
     }

@@ -1,0 +1,361 @@
+//! The state of this node's part in the cluster, and what it answers other nodes.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail};
+use async_trait::async_trait;
+use ciqadamq_core::{
+    Condition, Health, InternalService, LocalOwners, NodeId, Peers, RemoteOwners, Secret, ServiceError, SessionControl,
+    SessionQuery,
+};
+use parking_lot::Mutex;
+use rmqtt::context::ServerContext;
+use rmqtt::shared::Shared;
+use rmqtt::types::{ClientId, Id};
+use tokio::sync::watch;
+use tracing::{debug, info};
+
+use crate::config::ClusterConfig;
+use crate::formation::{self, Promise};
+use crate::link::{Links, Receivers, door, keep_sending};
+use crate::liveness::{self, Liveness};
+use crate::metrics::ClusterMetrics;
+use crate::takeover::Takeovers;
+use crate::watch::{Verdict, Watch};
+use crate::wire::{Answer, Ask, OwnerHere, Phase, SERVICE};
+
+/// The condition of readiness that this part sets.
+const CONDITION: &str = "routes";
+/// Between two looks at the state of the cluster.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time a node has for an answer.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long the owner of a client id is looked for before a login is refused: longer than it takes to know that a node is
+/// dead.
+const OWNER_PATIENCE: Duration = Duration::from_secs(3);
+const OWNER_RETRY: Duration = Duration::from_millis(100);
+/// How long the place of a session is tried to be taken back: the cluster's lock of a client id runs out in between.
+const RECLAIM: Duration = Duration::from_secs(15);
+const RECLAIM_RETRY: Duration = Duration::from_millis(100);
+/// Sessions a node lists in one answer.
+const LIST_MAX: usize = 10_000;
+
+/// What the cluster works with; set when the parts are there.
+pub struct ClusterDeps {
+    /// the other nodes
+    pub peers: Arc<dyn Peers>,
+    /// where readiness is declared
+    pub health: Arc<Health>,
+    /// the sessions of this node
+    pub sessions: Arc<dyn SessionControl>,
+    /// what nodes show each other; asked at each connection, for it may change
+    pub credential: Arc<dyn Fn() -> Secret + Send + Sync>,
+}
+
+/// This node's part in the cluster.
+pub struct Cluster {
+    pub(crate) scx: ServerContext,
+    pub(crate) config: ClusterConfig,
+    pub(crate) liveness: Arc<Liveness>,
+    pub(crate) takeovers: Takeovers,
+    pub(crate) metrics: ClusterMetrics,
+    pub(crate) links: Links,
+    pub(crate) receivers: Receivers,
+    pub(crate) deps: ClusterDeps,
+    promise: Promise,
+    /// Who owns the sessions of this node; not known before the part that lets clients in has started.
+    owners: OnceLock<Arc<dyn LocalOwners>>,
+    /// The plugin's own table of sessions.
+    engine: OnceLock<Arc<dyn Shared>>,
+    state: Mutex<Verdict>,
+    serving: AtomicBool,
+    restart: watch::Sender<Option<String>>,
+}
+
+impl Cluster {
+    /// Nothing runs yet.
+    pub fn new(scx: ServerContext, config: ClusterConfig, deps: ClusterDeps, metrics: ClusterMetrics) -> Arc<Self> {
+        let others = || config.nodes.iter().copied().filter(|node| *node != config.node);
+        let liveness = Arc::new(Liveness::new(deps.peers.clone(), config.node, others()));
+        let (links, receivers) = (Links::new(others()), Receivers::new(others()));
+        deps.health.set(CONDITION, Condition::Unmet("not looked for the cluster yet".into()));
+        Arc::new(Self {
+            scx,
+            config,
+            liveness,
+            takeovers: Takeovers::default(),
+            metrics,
+            links,
+            receivers,
+            deps,
+            promise: Promise::default(),
+            owners: OnceLock::new(),
+            engine: OnceLock::new(),
+            state: Mutex::new(Verdict::Waits("starting".into())),
+            serving: AtomicBool::new(false),
+            restart: watch::Sender::new(None),
+        })
+    }
+
+    /// Begins to watch the other nodes, and waits until `rmqtt-cluster-raft` may be started. The internal service must be
+    /// offered, and the API open, for the others ask the same.
+    pub async fn form(&self) -> anyhow::Result<()> {
+        tokio::spawn(self.liveness.clone().run());
+        let say = |why: String| self.deps.health.set(CONDITION, Condition::Unmet(why));
+        formation::form(&self.config, &self.deps.peers, &self.liveness, &self.promise, say).await
+    }
+
+    /// Opens the port for the other nodes.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub async fn listen(self: &Arc<Self>, addr: SocketAddr) -> anyhow::Result<()> {
+        door::open(self, addr).await
+    }
+
+    /// Keeps a connection to each other node, for messages.
+    pub(crate) fn connect(self: &Arc<Self>) {
+        for (node, queue) in self.links.all() {
+            let prefix = format!("{node}@");
+            let addr = self.config.raft.node_grpc_addrs.iter().find_map(|entry| entry.strip_prefix(&prefix));
+            if let Some(addr) = addr {
+                tokio::spawn(keep_sending(self.clone(), node, addr.to_owned(), queue));
+            }
+        }
+    }
+
+    /// Takes note of who owns the sessions of this node.
+    pub fn set_owners(&self, owners: Arc<dyn LocalOwners>) {
+        // Set twice only by a mistake of the launcher's; the first one is as good.
+        drop(self.owners.set(owners));
+    }
+
+    /// Waits until a majority follows one leader, this node included.
+    pub async fn works(&self) {
+        while !matches!(&*self.state.lock(), Verdict::Works { .. }) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Resolves with the reason when only a new process helps.
+    pub async fn restart_wanted(&self) -> String {
+        let mut wanted = self.restart.subscribe();
+        match wanted.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            // The sender lives as long as `self`.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The sessions of this node are all there: what other nodes have for them may come.
+    pub fn serve(&self) {
+        self.serving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn serves(&self) -> bool {
+        self.serving.load(Ordering::Acquire)
+    }
+
+    /// Whether another node has the session of a client id, so that one from this node's disk is out of date. A dead node
+    /// has none.
+    pub fn has_elsewhere(&self, client_id: &str) -> bool {
+        let Ok(engine) = self.engine() else { return false };
+        // The plugin looks into a map of its own, and waits for nothing.
+        let status = futures::FutureExt::now_or_never(engine.session_status(client_id)).flatten();
+        status.is_some_and(|s| s.id.node_id != self.config.node && !self.liveness.is_dead(s.id.node_id))
+    }
+
+    /// Tells the others that this node is about to end.
+    pub fn leave(&self) {
+        self.liveness.set_phase(Phase::Leaving);
+    }
+
+    /// What this node thinks of the cluster.
+    pub(crate) fn state(&self) -> Verdict {
+        self.state.lock().clone()
+    }
+
+    /// Why no client can be let in now, where that is certain: a leader without a majority would let everybody in.
+    pub(crate) fn refuses(&self) -> Option<String> {
+        let alone = self.liveness.own().leader == self.config.node && self.config.nodes.len() > 1;
+        match &*self.state.lock() {
+            Verdict::Waits(why) | Verdict::Restart(why) if alone => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_engine(&self, engine: Arc<dyn Shared>) {
+        // The plugin starts once.
+        drop(self.engine.set(engine));
+    }
+
+    pub(crate) fn engine(&self) -> anyhow::Result<&Arc<dyn Shared>> {
+        self.engine.get().ok_or_else(|| anyhow!("this node is not part of the cluster yet"))
+    }
+
+    /// Watches whether the cluster works, for ever.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let mut watch = Watch::default();
+        loop {
+            if let Ok(engine) = self.engine() {
+                let status = engine.health_status().await;
+                let leader =
+                    status.ok().filter(|status| status.running).and_then(|status| status.leader_id).unwrap_or(0);
+                self.liveness.set_leader(leader);
+                let verdict = watch.look(&self.config, leader, &self.liveness.views(), Instant::now());
+                self.note(verdict);
+            }
+            self.takeovers.sweep();
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn note(&self, verdict: Verdict) {
+        let before = std::mem::replace(&mut *self.state.lock(), verdict.clone());
+        let condition = match &verdict {
+            Verdict::Works { .. } => Condition::Met,
+            Verdict::Waits(why) | Verdict::Restart(why) => Condition::Unmet(why.clone()),
+        };
+        self.deps.health.set(CONDITION, condition);
+        self.metrics.note(&verdict, &self.liveness.views());
+        if before != verdict {
+            match &verdict {
+                Verdict::Works { leader } => info!(leader, "the routing cluster works"),
+                Verdict::Waits(why) => tracing::warn!(reason = why, "the routing cluster does not work"),
+                Verdict::Restart(why) => tracing::error!(reason = why, "the routing cluster needs a new process"),
+            }
+        }
+        if let Verdict::Restart(why) = verdict {
+            self.restart.send_replace(Some(why));
+        }
+    }
+
+    /// Asks a node, which may be this one.
+    pub(crate) async fn ask(&self, node: NodeId, ask: Ask) -> anyhow::Result<Answer> {
+        if node == self.config.node {
+            return self.answer(ask).await;
+        }
+        liveness::call(&*self.deps.peers, node, &ask, ANSWER).await
+    }
+
+    async fn answer(&self, ask: Ask) -> anyhow::Result<Answer> {
+        Ok(match ask {
+            Ask::State { from: _, dead } => {
+                self.liveness.heard(&dead);
+                Answer::State(self.liveness.own())
+            }
+            Ask::Promise { candidate, boot } => {
+                let waits = self.liveness.own().phase == Phase::Waiting;
+                Answer::Promised(waits && self.promise.give(candidate, boot))
+            }
+            Ask::Owner { client_id } => Answer::Owner(self.owner_here(&client_id).await?),
+            Ask::Reclaim { client_id } => {
+                self.reclaim(&client_id).await?;
+                Answer::Done
+            }
+            Ask::Sessions { username, userid, after, limit } => {
+                let query = SessionQuery { username, userid, after, limit: limit.min(LIST_MAX) };
+                Answer::Sessions(self.deps.sessions.list(&query).await.into_iter().map(Into::into).collect())
+            }
+            Ask::End { client_id } => Answer::Ended(self.deps.sessions.end(&client_id).await),
+        })
+    }
+
+    async fn owner_here(&self, client_id: &str) -> anyhow::Result<OwnerHere> {
+        let Some(owners) = self.owners.get() else { bail!("this node is not ready") };
+        Ok(match (owners.owner(client_id).await, self.takeovers.displaced(client_id)) {
+            (Some(person), _) => OwnerHere::Person(person),
+            (None, Some(node)) => OwnerHere::AskNode(node),
+            (None, None) => OwnerHere::Nobody,
+        })
+    }
+
+    /// Puts a session of this node back into the place that a refused login took in the cluster's state. In the background:
+    /// the lock that the login held has to run out.
+    async fn reclaim(&self, client_id: &str) -> anyhow::Result<()> {
+        let engine = self.engine()?.clone();
+        let client_id = ClientId::from(client_id);
+        let node = self.config.node;
+        tokio::spawn(async move {
+            let since = Instant::now();
+            while since.elapsed() < RECLAIM {
+                let Some(session) = engine.entry(Id::from(node, client_id.clone())).session() else { return };
+                match engine.session_status(&client_id).await {
+                    Some(status) if status.id == session.id => return,
+                    Some(status) if status.online => {
+                        debug!(client_id = &*client_id, "somebody else has the session's place");
+                        return;
+                    }
+                    _ => {}
+                }
+                if let Ok(mut locked) = engine.entry(session.id.clone()).try_lock().await {
+                    if let (Some(current), Some(tx)) = (locked.session(), locked.tx())
+                        && current.id == session.id
+                        && let Err(error) = locked.set(current, tx).await
+                    {
+                        debug!(client_id = &*client_id, %error, "a session's place could not be taken back");
+                    }
+                }
+                tokio::time::sleep(RECLAIM_RETRY).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Who owns a client id according to the node that should have its session; follows where it points.
+    async fn owner_at(&self, mut node: NodeId, client_id: &str) -> anyhow::Result<OwnerHere> {
+        for _ in &self.config.nodes {
+            match self.ask(node, Ask::Owner { client_id: client_id.to_owned() }).await? {
+                Answer::Owner(OwnerHere::AskNode(next)) => node = next,
+                Answer::Owner(owner) => return Ok(owner),
+                other => bail!("an answer that is none: {other:?}"),
+            }
+        }
+        Ok(OwnerHere::Nobody)
+    }
+}
+
+#[async_trait]
+impl RemoteOwners for Cluster {
+    async fn is_foreign(&self, client_id: &str, username: &str, userid: &str) -> bool {
+        let since = Instant::now();
+        loop {
+            let Ok(engine) = self.engine() else { return true };
+            let Some(status) = engine.session_status(client_id).await else { return false };
+            let holder = status.id.node_id;
+            let same_name = status.id.username.as_deref() == Some(username);
+            // Whoever is asked again under the cluster's lock need not be asked now.
+            if same_name || holder == self.config.node && self.takeovers.displaced(client_id).is_none() {
+                return false;
+            }
+            if let Some(dead_for) = self.liveness.dead_for(holder) {
+                // It cannot be asked. Its session may come back with it, until it would have ended.
+                let person =
+                    self.owners.get().zip(status.id.username.as_deref()).map(|(owners, name)| owners.person(name));
+                return dead_for < self.config.keep_dead && person.as_deref() != Some(userid);
+            }
+            match self.owner_at(holder, client_id).await {
+                Ok(OwnerHere::Person(person)) => return person != userid,
+                Ok(OwnerHere::Nobody | OwnerHere::AskNode(_)) => return false,
+                Err(error) if since.elapsed() >= OWNER_PATIENCE => {
+                    debug!(client_id, node = holder, %error, "the owner of a client id could not be found out");
+                    return true;
+                }
+                Err(_) => tokio::time::sleep(OWNER_RETRY).await,
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl InternalService for Cluster {
+    async fn call(&self, body: Vec<u8>) -> Result<Vec<u8>, ServiceError> {
+        let ask: Ask = postcard::from_bytes(&body)
+            .map_err(|error| ServiceError::BadRequest(format!("service {SERVICE}: {error}")))?;
+        let answer = self.answer(ask).await.map_err(|error| ServiceError::Unavailable(error.to_string()))?;
+        postcard::to_stdvec(&answer).map_err(|error| ServiceError::Unavailable(error.to_string()))
+    }
+}

@@ -1,0 +1,89 @@
+//! What other nodes send through the engine, handled before the cluster plugin's own handler sees it.
+//!
+//! That one goes past everything that stands in front of its table of sessions: ownership, and what keeps messages while a
+//! session is taken over.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rmqtt::grpc::{Message, MessageReply};
+use rmqtt::hook::{Handler, HookResult, Parameter, Priority, Register, ReturnType, Type};
+use rmqtt::types::{Id, OfflineSession};
+use tracing::debug;
+
+use crate::cluster::Cluster;
+use crate::failover::PLUGIN_MESSAGES;
+use crate::takeover::Verdict;
+
+/// Before the cluster plugin (0).
+const PRIORITY: Priority = 200;
+
+pub(crate) async fn add(register: &dyn Register, cluster: &Arc<Cluster>) {
+    register.add_priority(Type::GrpcMessageReceived, PRIORITY, Box::new(Hooks(cluster.clone()))).await;
+}
+
+struct Hooks(Arc<Cluster>);
+
+#[async_trait]
+impl Handler for Hooks {
+    async fn hook(&self, param: &Parameter, acc: Option<HookResult>) -> ReturnType {
+        let Parameter::GrpcMessageReceived(PLUGIN_MESSAGES, message) = param else { return (true, acc) };
+        match message {
+            Message::ForwardsTo(from, publish, relations, msg_id) => {
+                let scx = &self.0.scx;
+                let shared = scx.extends.shared().await;
+                if let Err((_, lost)) = shared.forwards_to(from.clone(), publish, relations.clone(), *msg_id).await {
+                    drop(shared);
+                    for (to, from, publish, reason) in lost {
+                        scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;
+                    }
+                }
+                (false, acc)
+            }
+            Message::Kick(by, clean_start, _, false) => {
+                let verdict = give_up(&self.0, by, *clean_start).await;
+                (false, Some(HookResult::GrpcMessageReply(Ok(MessageReply::Kick(verdict.encode())))))
+            }
+            _ => (true, acc),
+        }
+    }
+}
+
+/// Gives the session of a client id up for a login of another node, if it may have it. Whoever asks twice gets the same
+/// answer: the first one may have been lost.
+async fn give_up(cluster: &Arc<Cluster>, by: &Id, clean_start: bool) -> Verdict {
+    let answer = cluster.takeovers.answer_to(by);
+    let (cluster, by) = (cluster.clone(), by.clone());
+    // Not to be cut short when the one who asked goes away: the session would be between two nodes.
+    let task = tokio::spawn(async move {
+        let verdict = answer.get_or_init(|| async { give_up_once(&cluster, &by, clean_start).await }).await;
+        verdict.clone()
+    });
+    task.await.unwrap_or_else(|error| Verdict::Refused(format!("the takeover failed: {error}")))
+}
+
+async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict {
+    let mut entry = { cluster.scx.extends.shared().await.entry(by.clone()) };
+    if entry.session().is_none() {
+        return match cluster.takeovers.displaced(&by.client_id) {
+            Some(node) => Verdict::Ask(node),
+            None => Verdict::Nothing,
+        };
+    }
+    // The routes stay until the new session's take their place: they lead here, and from here on.
+    match entry.kick(clean_start, clean_start, false).await {
+        Ok(OfflineSession::Exist(Some(mut info))) => {
+            // Where these messages are on this node's disk says nothing on another one.
+            let sent = info.inflight_messages.iter_mut().map(|message| &mut message.publish);
+            for publish in sent.chain(info.offline_messages.iter_mut().map(|(_, publish)| publish)) {
+                publish.delay_interval = None;
+            }
+            debug!(client_id = &*by.client_id, node = by.node_id, "session handed over to another node");
+            cluster.metrics.handed_over.inc();
+            Verdict::Session(Box::new(info))
+        }
+        Ok(OfflineSession::Exist(None)) => Verdict::Ended,
+        Ok(OfflineSession::NotExist) => Verdict::Nothing,
+        Err(error) => Verdict::Refused(error.to_string()),
+    }
+}

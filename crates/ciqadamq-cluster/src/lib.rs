@@ -1,0 +1,41 @@
+//! One broker of several nodes.
+//!
+//! Where messages go and which node has which session is replicated by the official plugin `rmqtt-cluster-raft`, in
+//! memory. It leaves open what happens when nodes come and go; that is filled in here, from the outside:
+//!
+//! - [`formation`]: the plugin is started only when it is certain whether this node joins a cluster or starts one.
+//! - [`liveness`]: the nodes ask each other whether they are alive, and how far they are.
+//! - [`watch`]: whether the cluster works, for `/ready`; and when only a new process helps, which the launcher then makes.
+//! - [`failover`], [`router`], [`hooks`]: in front of the engine's table of sessions and routes. What the plugin refuses
+//!   without a leader waits for one; a session is handed over by its node or it is known that it is dead; and the node that
+//!   has a session decides whether who wants it may have it.
+//! - [`link`]: what is published here for sessions of other nodes, in order.
+//! - [`sweep`]: routes and sessions that do not fit together any more.
+//! - [`sessions`]: the sessions of all nodes, for the API.
+//!
+//! The nodes speak through the internal service `routes` ([`wire`]), and through the engine's own calls.
+
+mod cluster;
+mod config;
+mod failover;
+mod formation;
+mod hooks;
+mod link;
+mod liveness;
+mod metrics;
+mod part;
+mod plugin;
+mod router;
+mod sessions;
+mod sweep;
+mod takeover;
+mod watch;
+mod wire;
+
+pub use cluster::{Cluster, ClusterDeps};
+pub use config::{ClusterConfig, RaftSettings};
+pub use metrics::ClusterMetrics;
+pub use part::{PART, RoutesPart};
+pub use plugin::register;
+pub use sessions::AllSessions;
+pub use wire::SERVICE;

@@ -1,0 +1,144 @@
+//! The receiving side of a connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, bail, ensure};
+use ciqadamq_core::NodeId;
+use rmqtt::grpc::Message;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{Mutex, Notify};
+use tracing::{debug, warn};
+
+use super::{FRAME_MAX, GREETING, HEAD, handshake};
+use crate::cluster::Cluster;
+
+/// Read in one go.
+const CHUNK: usize = 256 * 1024;
+/// Delivered side by side. So few that they are polled in order.
+const AT_ONCE: usize = 30;
+/// Acknowledged at the latest.
+const ACKNOWLEDGE_AFTER: u64 = 256;
+
+/// What came from each other node.
+pub(crate) struct Receivers(BTreeMap<NodeId, Receiver>);
+
+#[derive(Default)]
+struct Receiver {
+    /// Held by the connection that is read from.
+    had: Mutex<Had>,
+    /// Counts connections: the one before the last is of no use any more.
+    connection: AtomicU64,
+    newer: Notify,
+}
+
+/// Up to which number everything came, from which process of the node.
+#[derive(Default)]
+struct Had {
+    boot: u64,
+    number: u64,
+}
+
+impl Receivers {
+    pub(crate) fn new(others: impl Iterator<Item = NodeId>) -> Self {
+        Self(others.map(|node| (node, Receiver::default())).collect())
+    }
+}
+
+/// Reads a connection whose magic was read, to its end.
+pub(super) async fn receive(cluster: &Arc<Cluster>, mut socket: TcpStream) -> anyhow::Result<()> {
+    let greet = async {
+        let caller = handshake::hello(&mut socket).await?;
+        handshake::answer(&mut socket, &caller, cluster.config.node, &(cluster.deps.credential)()).await?;
+        Ok::<_, anyhow::Error>(caller)
+    };
+    let caller = tokio::time::timeout(GREETING, greet).await.context("no proof in time")??;
+    let Some(receiver) = cluster.receivers.0.get(&caller.node) else { bail!("node {} is not known", caller.node) };
+    // The other side keeps what it has, and calls again.
+    ensure!(cluster.serves(), "the sessions of this node are not all there yet");
+    let connection = receiver.connection.fetch_add(1, Ordering::AcqRel) + 1;
+    receiver.newer.notify_waiters();
+    let mut had = receiver.had.lock().await;
+    if had.boot != caller.boot {
+        *had = Had { boot: caller.boot, number: 0 };
+    }
+    socket.write_u64(had.number).await?;
+    read(cluster, socket, receiver, connection, &mut had).await
+}
+
+async fn read(
+    cluster: &Arc<Cluster>,
+    socket: TcpStream,
+    receiver: &Receiver,
+    connection: u64,
+    had: &mut Had,
+) -> anyhow::Result<()> {
+    let (from, mut to) = socket.into_split();
+    let mut from = BufReader::with_capacity(CHUNK, from);
+    let mut acknowledged = had.number;
+    loop {
+        if had.number > acknowledged && (from.buffer().is_empty() || had.number - acknowledged >= ACKNOWLEDGE_AFTER) {
+            to.write_u64(had.number).await?;
+            acknowledged = had.number;
+        }
+        let newer = std::pin::pin!(receiver.newer.notified());
+        if receiver.connection.load(Ordering::Acquire) != connection {
+            return Ok(());
+        }
+        // Only the wait is cut short, not a delivery.
+        let first = tokio::select! {
+            frame = next(&mut from) => frame?,
+            () = newer => return Ok(()),
+        };
+        let mut frames = vec![first];
+        while frames.len() < AT_ONCE && is_whole(from.buffer()) {
+            frames.push(next(&mut from).await?);
+        }
+        // Those that go to the disk share an fsync. They are begun in order, and the disk finishes them in order.
+        let new = frames.iter().filter(|(number, _)| *number > had.number);
+        futures::future::join_all(new.map(|(_, message)| deliver(cluster, message))).await;
+        had.number = frames.iter().map(|(number, _)| *number).fold(had.number, u64::max);
+    }
+}
+
+/// Whether a buffer begins with a whole message.
+fn is_whole(buffer: &[u8]) -> bool {
+    let len = buffer.first_chunk().map(|len| u32::from_be_bytes(*len) as usize);
+    len.is_some_and(|len| buffer.len() >= HEAD + len)
+}
+
+/// Reads a message and its number.
+async fn next(from: &mut BufReader<OwnedReadHalf>) -> anyhow::Result<(u64, Vec<u8>)> {
+    let (len, number) = (from.read_u32().await? as usize, from.read_u64().await?);
+    ensure!(len <= FRAME_MAX, "a message of {len} bytes");
+    let mut message = vec![0; len];
+    from.read_exact(&mut message).await?;
+    Ok((number, message))
+}
+
+/// Hands a message to the sessions of this node.
+async fn deliver(cluster: &Arc<Cluster>, message: &[u8]) {
+    let (from, publish, relations, msg_id) = match Message::decode(message) {
+        Ok((_, Message::ForwardsTo(from, publish, relations, msg_id))) => (from, publish, relations, msg_id),
+        Ok((_, Message::SetRetain(topic, retain, expiry))) => {
+            let set = { cluster.scx.extends.retain().await.set(&topic, retain, expiry).await };
+            if let Err(error) = set {
+                warn!(%error, "a retained message of another node could not be stored");
+            }
+            return;
+        }
+        Ok(_) => return debug!("another node sent something that is no message"),
+        Err(error) => {
+            return warn!(%error, "a message of another node is not understood; do both run the same version?");
+        }
+    };
+    let result = { cluster.scx.extends.shared().await.forwards_to(from, &publish, relations, msg_id).await };
+    if let Err((_, lost)) = result {
+        for (to, from, publish, reason) in lost {
+            cluster.scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;
+        }
+    }
+}

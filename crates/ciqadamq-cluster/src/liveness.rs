@@ -1,0 +1,260 @@
+//! Which nodes are alive, by asking them: a process that is stopped has an open port and gives no answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ciqadamq_core::{NodeId, Peers};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::wire::{Answer, Ask, NodeState, Phase, SERVICE};
+
+/// Time between two questions to a node.
+const EVERY: Duration = Duration::from_millis(250);
+/// Time a node has for an answer.
+const ANSWER: Duration = Duration::from_millis(500);
+/// A node that gave no answer for so long, though asked so often, is dead. Half a second would do on a quiet machine.
+const DEAD_AFTER: Duration = Duration::from_millis(1500);
+const DEAD_MISSES: u32 = 3;
+/// For how long a node remembers that another one held it for dead.
+const THOUGHT_DEAD: Duration = Duration::from_secs(3);
+
+/// What is known of another node.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// What it said last. `None`: it never answered.
+    pub state: Option<NodeState>,
+    /// Since when it is dead.
+    pub dead_since: Option<Instant>,
+    answered: Instant,
+    misses: u32,
+}
+
+impl View {
+    fn new() -> Self {
+        Self { state: None, dead_since: None, answered: Instant::now(), misses: 0 }
+    }
+
+    /// What it said, unless it is dead.
+    pub fn alive(&self) -> Option<&NodeState> {
+        self.state.as_ref().filter(|_| self.dead_since.is_none())
+    }
+
+    fn note(&mut self, answer: Option<NodeState>, now: Instant) -> Change {
+        match answer {
+            Some(state) => {
+                let back = self.dead_since.take().is_some() || self.state.is_none();
+                let restarted = self.state.as_ref().is_some_and(|old| old.boot != state.boot);
+                self.state = Some(state);
+                self.answered = now;
+                self.misses = 0;
+                match (back, restarted) {
+                    (true, _) => Change::Back,
+                    (_, true) => Change::Restarted,
+                    _ => Change::None,
+                }
+            }
+            None => {
+                self.misses = self.misses.saturating_add(1);
+                let silent = now.duration_since(self.answered);
+                if self.dead_since.is_none() && self.misses >= DEAD_MISSES && silent >= DEAD_AFTER {
+                    self.dead_since = Some(now);
+                    return Change::Died;
+                }
+                Change::None
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    None,
+    Died,
+    Back,
+    Restarted,
+}
+
+/// This node's own state, and what it knows of the others.
+pub struct Liveness {
+    peers: Arc<dyn Peers>,
+    own: Mutex<NodeState>,
+    views: RwLock<BTreeMap<NodeId, View>>,
+    /// Counts what changed in `views`.
+    changed: watch::Sender<u64>,
+    /// When another node last said that it held this one for dead.
+    thought_dead: Mutex<Option<Instant>>,
+}
+
+impl Liveness {
+    /// Of the nodes `others`; nobody was asked yet.
+    pub fn new(peers: Arc<dyn Peers>, node: NodeId, others: impl Iterator<Item = NodeId>) -> Self {
+        let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        Self {
+            peers,
+            own: Mutex::new(NodeState { node, boot, phase: Phase::Waiting, leader: 0 }),
+            views: RwLock::new(others.map(|node| (node, View::new())).collect()),
+            changed: watch::Sender::new(0),
+            thought_dead: Mutex::new(None),
+        }
+    }
+
+    /// This node.
+    pub fn own(&self) -> NodeState {
+        self.own.lock().clone()
+    }
+
+    /// Changes what this node says of itself.
+    pub fn set_phase(&self, phase: Phase) {
+        self.own.lock().phase = phase;
+    }
+
+    /// Changes whom this node names as the leader.
+    pub fn set_leader(&self, leader: NodeId) {
+        self.own.lock().leader = leader;
+    }
+
+    /// The other nodes.
+    pub fn views(&self) -> BTreeMap<NodeId, View> {
+        self.views.read().clone()
+    }
+
+    /// Whether a node is known to be dead. An unknown one is not.
+    pub fn is_dead(&self, node: NodeId) -> bool {
+        self.dead_for(node).is_some()
+    }
+
+    /// For how long a node has been dead.
+    pub fn dead_for(&self, node: NodeId) -> Option<Duration> {
+        self.views.read().get(&node).and_then(|view| view.dead_since).map(|since| since.elapsed())
+    }
+
+    /// The nodes that are dead.
+    pub fn dead(&self) -> Vec<NodeId> {
+        self.views.read().iter().filter(|(_, view)| view.dead_since.is_some()).map(|(node, _)| *node).collect()
+    }
+
+    /// Whether this node is the smallest of those that live: who does what only one has to do.
+    pub fn is_first_alive(&self) -> bool {
+        let own = self.own.lock().node;
+        !self.views.read().iter().any(|(node, view)| *node < own && view.alive().is_some())
+    }
+
+    /// Resolves when a node is dead. At once if it is.
+    pub async fn died(&self, node: NodeId) {
+        let mut changed = self.changed.subscribe();
+        while !self.is_dead(node) {
+            if changed.changed().await.is_err() {
+                // The sender lives as long as `self`.
+                return;
+            }
+        }
+    }
+
+    /// Notes that another node holds this one for dead.
+    pub fn heard(&self, dead: &[NodeId]) {
+        if dead.contains(&self.own.lock().node) {
+            *self.thought_dead.lock() = Some(Instant::now());
+        }
+    }
+
+    /// Whether another node said so a moment ago: what belongs to this node may have been given away.
+    pub fn was_thought_dead(&self) -> bool {
+        self.thought_dead.lock().is_some_and(|at| at.elapsed() < THOUGHT_DEAD)
+    }
+
+    /// Asks all others again and again, for ever.
+    pub async fn run(self: Arc<Self>) {
+        let nodes: Vec<NodeId> = self.views.read().keys().copied().collect();
+        let asking: Vec<_> = nodes.into_iter().map(|node| tokio::spawn(self.clone().follow(node))).collect();
+        for task in asking {
+            // A panic in one would leave that node unwatched; there is nothing in it that panics.
+            drop(task.await);
+        }
+    }
+
+    async fn follow(self: Arc<Self>, node: NodeId) {
+        loop {
+            let since = Instant::now();
+            let ask = Ask::State { from: self.own.lock().node, dead: self.dead() };
+            let answer = match call(&*self.peers, node, &ask, ANSWER).await {
+                Ok(Answer::State(state)) if state.node == node => Some(state),
+                _ => None,
+            };
+            let (change, differs) = {
+                let mut views = self.views.write();
+                let Some(view) = views.get_mut(&node) else { return };
+                let before = view.state.clone();
+                let change = view.note(answer, Instant::now());
+                (change, before != view.state)
+            };
+            match change {
+                Change::Died => warn!(node, "node does not answer: held for dead"),
+                Change::Back => info!(node, "node answers"),
+                Change::Restarted => info!(node, "node was restarted"),
+                Change::None => {}
+            }
+            if change != Change::None || differs {
+                self.changed.send_modify(|count| *count = count.wrapping_add(1));
+            }
+            tokio::time::sleep(EVERY.saturating_sub(since.elapsed())).await;
+        }
+    }
+}
+
+/// Asks a node.
+pub(crate) async fn call(peers: &dyn Peers, node: NodeId, ask: &Ask, timeout: Duration) -> anyhow::Result<Answer> {
+    let body = postcard::to_stdvec(ask)?;
+    let answer = peers.call(node, SERVICE, body, timeout).await?;
+    Ok(postcard::from_bytes(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(boot: u64) -> NodeState {
+        NodeState { node: 2, boot, phase: Phase::Running, leader: 1 }
+    }
+
+    #[test]
+    fn a_node_is_dead_after_several_misses_over_some_time_and_not_before() {
+        let mut view = View::new();
+        let start = Instant::now();
+        assert_eq!(view.note(Some(state(1)), start), Change::Back);
+        for miss in 1..=5 {
+            assert_eq!(view.note(None, start + EVERY * miss), Change::None, "miss {miss}");
+        }
+        assert_eq!(view.note(None, start + DEAD_AFTER), Change::Died);
+        assert!(view.alive().is_none());
+        assert_eq!(view.note(Some(state(1)), start + DEAD_AFTER * 2), Change::Back);
+        assert!(view.alive().is_some());
+    }
+
+    #[test]
+    fn a_pause_of_this_process_kills_nobody() {
+        let mut view = View::new();
+        let start = Instant::now();
+        view.note(Some(state(1)), start);
+        // The question that was out when this process was stopped has timed out when it goes on.
+        assert_eq!(view.note(None, start + Duration::from_secs(30)), Change::None);
+        assert_eq!(view.note(Some(state(1)), start + Duration::from_secs(31)), Change::None);
+    }
+
+    #[test]
+    fn a_restart_is_noticed_even_if_it_was_quick() {
+        let mut view = View::new();
+        view.note(Some(state(1)), Instant::now());
+        assert_eq!(view.note(Some(state(2)), Instant::now()), Change::Restarted);
+    }
+}
+
+#[cfg(test)]
+impl View {
+    /// A node that said this.
+    pub(crate) fn said(state: NodeState) -> Self {
+        Self { state: Some(state), ..Self::new() }
+    }
+}

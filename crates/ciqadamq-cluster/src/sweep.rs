@@ -1,0 +1,173 @@
+//! Routes and sessions that do not fit together any more: after a node died, was thought dead, or came back.
+//!
+//! | what | who cleans up |
+//! | --- | --- |
+//! | routes to sessions of a dead node | the smallest living node |
+//! | routes to sessions of an earlier process of this node | this node |
+//! | routes of this node's sessions that somebody removed, holding it for dead | this node |
+//! | a session here whose client id another node took over meanwhile | this node ends it |
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ciqadamq_core::NodeId;
+use rmqtt::types::{ClientId, Id, Message, TopicFilter};
+use tracing::{info, warn};
+
+use crate::cluster::Cluster;
+use crate::takeover::Way;
+use crate::watch::Verdict;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a node is dead before its routes go: one that was stopped for a moment, or is restarted, keeps them, and gets
+/// what was sent meanwhile.
+const DEAD_FOR: Duration = Duration::from_secs(6);
+/// Routes removed in one go. Each is a proposal.
+const AT_ONCE: usize = 2_000;
+/// How long a session's task may take to stop.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+/// Between two audits of this node's own sessions, without a reason.
+const AUDIT_EVERY: Duration = Duration::from_secs(60);
+
+type RouteOf = (TopicFilter, Id);
+
+impl Cluster {
+    /// Cleans up, for ever.
+    pub(crate) async fn sweep(self: Arc<Self>) {
+        let mut suspects: HashSet<RouteOf> = HashSet::new();
+        let mut audited = Instant::now();
+        let mut doubted = false;
+        loop {
+            tokio::time::sleep(EVERY).await;
+            if !self.serves() {
+                continue;
+            }
+            if !matches!(self.state(), Verdict::Works { .. }) {
+                // Nothing can be changed now; and what was given away meanwhile is not known yet.
+                doubted = true;
+                continue;
+            }
+            if self.liveness.is_first_alive() {
+                let dead: Vec<NodeId> =
+                    self.liveness.views().keys().copied().filter(|node| self.is_long_dead(*node)).collect();
+                if !dead.is_empty() {
+                    self.remove_routes(self.routes_where(|id| dead.contains(&id.node_id)).await, "node is dead").await;
+                }
+            }
+            suspects = self.remove_own_orphans(suspects).await;
+            if self.liveness.was_thought_dead() {
+                doubted = true;
+            } else if doubted || audited.elapsed() >= AUDIT_EVERY {
+                self.audit().await;
+                (doubted, audited) = (false, Instant::now());
+            }
+        }
+    }
+
+    fn is_long_dead(&self, node: NodeId) -> bool {
+        self.liveness.dead_for(node).is_some_and(|dead_for| dead_for >= DEAD_FOR)
+    }
+
+    /// At most [`AT_ONCE`].
+    async fn routes_where(&self, wanted: impl Fn(&Id) -> bool) -> Vec<RouteOf> {
+        let router = self.scx.extends.router().await;
+        let mut found = Vec::new();
+        // Nothing is awaited in here: the iterator holds a lock of the engine's map.
+        for entry in router.relations() {
+            let ids = entry.value().values().map(|(id, _)| id).filter(|id| wanted(id));
+            found.extend(ids.map(|id| (entry.key().clone(), id.clone())));
+            if found.len() >= AT_ONCE {
+                break;
+            }
+        }
+        found
+    }
+
+    async fn remove_routes(&self, routes: Vec<RouteOf>, reason: &str) {
+        if routes.is_empty() {
+            return;
+        }
+        let count = routes.len();
+        for (filter, id) in routes {
+            let removed = { self.scx.extends.router().await.remove(&filter, id).await };
+            if let Err(error) = removed {
+                warn!(%error, "a route could not be removed");
+            }
+        }
+        self.metrics.routes_removed.inc_by(count as u64);
+        info!(count, reason, "routes removed");
+    }
+
+    /// Routes to sessions of this node that it does not have. A session that is just being made or ended looks the same
+    /// for a moment, so a route goes at the second sight.
+    async fn remove_own_orphans(&self, suspects: HashSet<RouteOf>) -> HashSet<RouteOf> {
+        let (me, shared) = (self.config.node, self.scx.extends.shared().await);
+        let has = |id: &Id| shared.entry(Id::from(me, id.client_id.clone())).session().is_some_and(|s| s.id == *id);
+        // Routes of a session that moved lead on from here, until the new one's take their place.
+        let stays = |id: &Id| self.takeovers.way(&id.client_id) == Way::Straight;
+        let mine = self.routes_where(|id| id.node_id == me && !shared.exist(&id.client_id) && stays(id)).await;
+        let orphans: HashSet<RouteOf> = mine.into_iter().filter(|(_, id)| !has(id)).collect();
+        drop(shared);
+        let (again, new): (Vec<_>, Vec<_>) = orphans.into_iter().partition(|route| suspects.contains(route));
+        self.remove_routes(again, "their sessions are gone").await;
+        new.into_iter().collect()
+    }
+
+    /// Looks at all sessions of this node: are they still its own, and do their routes lead here?
+    async fn audit(&self) {
+        let Ok(engine) = self.engine().cloned() else { return };
+        let ids: Vec<ClientId> = engine.iter().map(|entry| entry.id().client_id.clone()).collect();
+        let (mut restored, mut ended) = (0, 0);
+        for client_id in ids {
+            // The outermost entry: a session that is ended is gone from the disk, too.
+            let id = Id::from(self.config.node, client_id.clone());
+            let mut entry = { self.scx.extends.shared().await.entry(id) };
+            let (Some(session), Some(tx)) = (entry.session(), entry.tx()) else { continue };
+            match engine.session_status(&client_id).await {
+                Some(status) if status.id == session.id || status.handshaking => {}
+                Some(status) if status.online && status.id.create_time > session.id.create_time => {
+                    let (answer, stopped) = tokio::sync::oneshot::channel();
+                    if tx.unbounded_send(Message::Kick(answer, status.id.clone(), true, true)).is_ok() {
+                        // Stuck in writing to a client that does not read, it stops when that fails.
+                        drop(tokio::time::timeout(STOP_WAIT, stopped).await);
+                    }
+                    if let Err(error) = entry.remove_with(&session.id).await {
+                        warn!(client_id = &*client_id, %error, "a session that moved to another node could not be ended");
+                    }
+                    ended += 1;
+                    continue;
+                }
+                _ => {
+                    // Its place is empty or held by a login that was refused.
+                    if let Err(error) =
+                        self.ask(self.config.node, crate::wire::Ask::Reclaim { client_id: client_id.to_string() }).await
+                    {
+                        warn!(client_id = &*client_id, %error, "a session's place could not be taken back");
+                    }
+                }
+            }
+            let Ok(subscriptions) = session.subscriptions().await else { continue };
+            let wanted: Vec<_> = subscriptions.read().await.iter().map(|(f, o)| (f.clone(), o.clone())).collect();
+            for (filter, opts) in wanted {
+                let leads_here = {
+                    let router = self.scx.extends.router().await;
+                    let routes = router.relations().get(&*filter);
+                    routes.is_some_and(|routes| routes.get(&client_id).is_some_and(|(id, _)| *id == session.id))
+                };
+                if leads_here {
+                    continue;
+                }
+                let added = { self.scx.extends.router().await.add(&filter, session.id.clone(), opts).await };
+                match added {
+                    Ok(()) => restored += 1,
+                    Err(error) => warn!(client_id = &*client_id, %error, "a route could not be restored"),
+                }
+            }
+        }
+        if restored > 0 || ended > 0 {
+            info!(restored, ended, "sessions of this node brought in line with the cluster");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Sessions on their way from one node to another.
+//!
+//! The engine asks the node that has the session to give it up (`Kick`), and takes what comes back. That answer has room for
+//! a session or for none; what else an owner may have to say ([`Verdict`]) travels in the place of a session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ciqadamq_core::NodeId;
+use dashmap::DashMap;
+use rmqtt::session::OfflineInfo;
+use rmqtt::types::{ClientId, Id, OfflineSession};
+use tokio::sync::OnceCell;
+
+/// How long messages that come late are sent after a session that moved to another node.
+const FOLLOW: Duration = Duration::from_secs(10);
+/// How long an owner remembers what it answered: longer than anybody asks again.
+const REPLAY: Duration = Duration::from_secs(15);
+/// How long a node remembers where the session is whose place a refused login holds.
+const DISPLACED: Duration = Duration::from_secs(60);
+
+/// No client has this id.
+const MARK: &str = "\0verdict";
+
+/// What the owner of a session answers to who wants it.
+#[derive(Debug, Clone)]
+pub(crate) enum Verdict {
+    /// Here is the session.
+    Session(Box<OfflineInfo>),
+    /// It was ended; there is nothing to inherit.
+    Ended,
+    /// There is none.
+    Nothing,
+    /// It belongs to somebody else.
+    Refused(String),
+    /// There is none here; ask that node.
+    Ask(NodeId),
+}
+
+impl Verdict {
+    /// In the form of the engine's answer. A bare `NotExist` is never used: the engine makes it up where no answer came.
+    pub(crate) fn encode(self) -> OfflineSession {
+        let mark = |word: &str, node: NodeId, text: &str| {
+            let username = format!("{word}:{text}");
+            let id = Id::new(node, 0, None, None, ClientId::from_static(MARK), Some(username.into()));
+            OfflineSession::Exist(Some(OfflineInfo {
+                id,
+                subscriptions: Vec::new(),
+                offline_messages: Default::default(),
+                inflight_messages: Vec::new(),
+                created_at: 0,
+            }))
+        };
+        match self {
+            Self::Session(info) => OfflineSession::Exist(Some(*info)),
+            Self::Ended => mark("ended", 0, ""),
+            Self::Nothing => mark("nothing", 0, ""),
+            Self::Refused(why) => mark("refused", 0, &why),
+            Self::Ask(node) => mark("ask", node, ""),
+        }
+    }
+
+    /// `None`: no answer came, or a node without this plugin answered that there is none.
+    pub(crate) fn decode(answer: OfflineSession) -> Option<Self> {
+        match answer {
+            OfflineSession::Exist(Some(info)) if &*info.id.client_id == MARK => {
+                let text = info.id.username.as_deref().unwrap_or_default();
+                Some(match text.split_once(':') {
+                    Some(("ended", _)) => Self::Ended,
+                    Some(("nothing", _)) => Self::Nothing,
+                    Some(("ask", _)) => Self::Ask(info.id.node_id),
+                    Some((_, why)) => Self::Refused(why.to_owned()),
+                    None => Self::Refused("answer not understood".into()),
+                })
+            }
+            OfflineSession::Exist(Some(info)) => Some(Self::Session(Box::new(info))),
+            OfflineSession::Exist(None) => Some(Self::Ended),
+            OfflineSession::NotExist => None,
+        }
+    }
+}
+
+/// The moves under way. Entries live for seconds; bounded by the number of takeovers in that time.
+#[derive(Default)]
+pub(crate) struct Takeovers {
+    /// Sessions of this node that are being taken over: what arrives is for the successor.
+    diverted: DashMap<ClientId, ()>,
+    /// Sessions that moved, and to which node.
+    moved: DashMap<ClientId, (NodeId, Instant)>,
+    /// Where the session is whose place in the cluster's state a refused login of this node holds.
+    displaced: DashMap<ClientId, (NodeId, Instant)>,
+    /// What was answered to whom.
+    answered: DashMap<Id, (Instant, Arc<OnceCell<Verdict>>)>,
+    /// Entries of `diverted` and `moved`: on the publish path most often zero.
+    busy: AtomicUsize,
+}
+
+/// Where a message for a session goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// to the session
+    Straight,
+    /// to whoever takes the session over here
+    Diverted,
+    /// to another node
+    To(NodeId),
+}
+
+impl Takeovers {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn way(&self, client_id: &ClientId) -> Way {
+        if let Some(moved) = self.moved.get(client_id).filter(|moved| moved.1.elapsed() < FOLLOW) {
+            return Way::To(moved.0);
+        }
+        if self.diverted.contains_key(client_id) { Way::Diverted } else { Way::Straight }
+    }
+
+    pub(crate) fn divert(&self, client_id: &ClientId) {
+        if self.diverted.insert(client_id.clone(), ()).is_none() {
+            self.busy.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn undivert(&self, client_id: &ClientId) {
+        if self.diverted.remove(client_id).is_some() {
+            self.busy.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn move_to(&self, client_id: &ClientId, node: NodeId) {
+        if self.moved.insert(client_id.clone(), (node, Instant::now())).is_none() {
+            self.busy.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The session is asked for again. From here on nothing is sent after it: else two nodes might send it to each other.
+    pub(crate) fn stop_following(&self, client_id: &ClientId) {
+        if self.moved.remove(client_id).is_some() {
+            self.busy.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The session is here.
+    pub(crate) fn settle(&self, client_id: &ClientId) {
+        self.stop_following(client_id);
+        self.displaced.remove(client_id);
+    }
+
+    pub(crate) fn displace(&self, client_id: &ClientId, owner: NodeId) {
+        self.displaced.insert(client_id.clone(), (owner, Instant::now()));
+    }
+
+    pub(crate) fn displaced(&self, client_id: &str) -> Option<NodeId> {
+        self.displaced.get(client_id).filter(|at| at.1.elapsed() < DISPLACED).map(|at| at.0)
+    }
+
+    /// The place for the answer to this login: whoever asks again gets the same one.
+    pub(crate) fn answer_to(&self, by: &Id) -> Arc<OnceCell<Verdict>> {
+        self.answered.entry(by.clone()).or_insert_with(|| (Instant::now(), Arc::default())).1.clone()
+    }
+
+    /// Forgets what is over.
+    pub(crate) fn sweep(&self) {
+        let mut gone = 0;
+        self.moved.retain(|_, moved| {
+            let stays = moved.1.elapsed() < FOLLOW;
+            gone += usize::from(!stays);
+            stays
+        });
+        self.busy.fetch_sub(gone, Ordering::AcqRel);
+        self.displaced.retain(|_, at| at.1.elapsed() < DISPLACED);
+        self.answered.retain(|_, (since, _)| since.elapsed() < REPLAY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(verdict: Verdict) -> Option<Verdict> {
+        Verdict::decode(verdict.encode())
+    }
+
+    #[test]
+    fn every_verdict_survives_the_engines_answer() {
+        assert!(matches!(round(Verdict::Ended), Some(Verdict::Ended)));
+        assert!(matches!(round(Verdict::Nothing), Some(Verdict::Nothing)));
+        assert!(matches!(round(Verdict::Ask(7)), Some(Verdict::Ask(7))));
+        assert!(matches!(round(Verdict::Refused("a: b".into())), Some(Verdict::Refused(why)) if why == "a: b"));
+        let info = OfflineInfo {
+            id: Id::new(3, 0, None, None, ClientId::from_static("c"), Some("ended:".into())),
+            subscriptions: Vec::new(),
+            offline_messages: Default::default(),
+            inflight_messages: Vec::new(),
+            created_at: 5,
+        };
+        assert!(
+            matches!(round(Verdict::Session(Box::new(info))), Some(Verdict::Session(info)) if info.created_at == 5)
+        );
+    }
+
+    #[test]
+    fn an_answer_that_the_engine_made_up_is_none() {
+        assert!(Verdict::decode(OfflineSession::NotExist).is_none());
+    }
+
+    #[test]
+    fn a_session_that_came_back_is_not_followed_elsewhere() {
+        let all = Takeovers::default();
+        let id = ClientId::from_static("c");
+        all.divert(&id);
+        assert_eq!(all.way(&id), Way::Diverted);
+        all.move_to(&id, 2);
+        all.undivert(&id);
+        assert_eq!(all.way(&id), Way::To(2));
+        all.settle(&id);
+        assert!(all.way(&id) == Way::Straight && all.is_idle());
+    }
+}

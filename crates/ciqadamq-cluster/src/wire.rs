@@ -1,0 +1,161 @@
+//! What nodes say to each other about routing: calls of the internal service [`SERVICE`].
+
+use ciqadamq_core::{NodeId, SessionInfo};
+use serde::{Deserialize, Serialize};
+
+/// The name of the service.
+pub const SERVICE: &str = "routes";
+
+/// A question to another node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Ask {
+    /// Are you alive, and how far? Says who asks and whom the asker holds for dead.
+    State {
+        /// who asks
+        from: NodeId,
+        /// whom it holds for dead
+        dead: Vec<NodeId>,
+    },
+    /// May `candidate` start the cluster?
+    Promise {
+        /// who wants to
+        candidate: NodeId,
+        /// which process of it
+        boot: u64,
+    },
+    /// Whose session has this client id on your node?
+    Owner {
+        /// the client id
+        client_id: String,
+    },
+    /// Somebody who was refused holds your session's place in the routing cluster: take it back.
+    Reclaim {
+        /// the client id
+        client_id: String,
+    },
+    /// Sessions of your node.
+    Sessions {
+        /// only sessions of this login name
+        username: Option<String>,
+        /// only sessions of this person
+        userid: Option<String>,
+        /// only client ids that sort after this one
+        after: Option<String>,
+        /// at most so many
+        limit: usize,
+    },
+    /// End this session if it is yours.
+    End {
+        /// the client id
+        client_id: String,
+    },
+}
+
+/// The answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Answer {
+    /// to [`Ask::State`]
+    State(NodeState),
+    /// to [`Ask::Promise`]
+    Promised(bool),
+    /// to [`Ask::Owner`]
+    Owner(OwnerHere),
+    /// to [`Ask::Reclaim`]
+    Done,
+    /// to [`Ask::Sessions`]
+    Sessions(Vec<WireSession>),
+    /// to [`Ask::End`]: whether there was one
+    Ended(bool),
+}
+
+/// Whose session it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OwnerHere {
+    /// There is none, or its user lost the right to it.
+    Nobody,
+    /// This person's. Who is no user of ours is named by what no userid can be.
+    Person(String),
+    /// There is none any more; this node's should have it.
+    AskNode(NodeId),
+}
+
+/// What a node says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// which
+    pub node: NodeId,
+    /// tells this process from an earlier one of the same node; later ones are greater
+    pub boot: u64,
+    /// how far it is
+    pub phase: Phase,
+    /// who leads the routing cluster, as far as it knows; 0 = nobody
+    pub leader: NodeId,
+}
+
+/// How far a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// It looks for a cluster and holds no part of one.
+    Waiting,
+    /// It is about to lead or to join.
+    Starting,
+    /// It takes part.
+    Running,
+    /// It is about to end.
+    Leaving,
+}
+
+/// [`SessionInfo`] in a form that travels.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WireSession {
+    clientid: String,
+    username: String,
+    userid: Option<String>,
+    node: NodeId,
+    online: bool,
+    address: Option<String>,
+    protocol: u8,
+    connected_at: i64,
+    disconnected_at: Option<i64>,
+    subscriptions: usize,
+    queued: usize,
+    inflight: usize,
+}
+
+impl From<SessionInfo> for WireSession {
+    fn from(s: SessionInfo) -> Self {
+        Self {
+            clientid: s.clientid,
+            username: s.username,
+            userid: s.userid,
+            node: s.node,
+            online: s.online,
+            address: s.address,
+            protocol: s.protocol,
+            connected_at: s.connected_at,
+            disconnected_at: s.disconnected_at,
+            subscriptions: s.subscriptions,
+            queued: s.queued,
+            inflight: s.inflight,
+        }
+    }
+}
+
+impl From<WireSession> for SessionInfo {
+    fn from(s: WireSession) -> Self {
+        Self {
+            clientid: s.clientid,
+            username: s.username,
+            userid: s.userid,
+            node: s.node,
+            online: s.online,
+            address: s.address,
+            protocol: s.protocol,
+            connected_at: s.connected_at,
+            disconnected_at: s.disconnected_at,
+            subscriptions: s.subscriptions,
+            queued: s.queued,
+            inflight: s.inflight,
+        }
+    }
+}
