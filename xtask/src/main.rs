@@ -5,6 +5,8 @@
 
 mod cargo;
 mod ci;
+mod cluster;
+mod faults;
 mod fuzz;
 mod licences;
 mod lint;
@@ -33,6 +35,20 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Formatting, clippy, documentation, licences
     Lint,
+    /// Start a cluster on this machine, and say how to try it
+    ClusterUp(cluster::Up),
+    /// End it; its data stays
+    ClusterDown,
+    /// Say how each node is
+    ClusterStatus,
+    /// End one node as a power cut would
+    ClusterKill(cluster::One),
+    /// Start a node that was ended
+    ClusterStart(cluster::One),
+    /// Print a node's log
+    ClusterLogs(cluster::One),
+    /// Kill and stop nodes of a cluster under load, and check what became of what was acknowledged
+    Faults(faults::Args),
     /// What has to pass before a change goes in: test and lint
     Ci,
     /// Throughput, latency and CPU of deliveries, alone or against other brokers
@@ -52,6 +68,13 @@ fn main() -> anyhow::Result<()> {
         Task::Test(args) => test::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Lint => lint::run(),
+        Task::ClusterUp(args) => cluster::up(&args),
+        Task::ClusterDown => cluster::down(),
+        Task::ClusterStatus => cluster::status(),
+        Task::ClusterKill(args) => cluster::kill(&args),
+        Task::ClusterStart(args) => cluster::start_one(&args),
+        Task::ClusterLogs(args) => cluster::logs(&args),
+        Task::Faults(args) => faults::run(&args),
         Task::Ci => ci::run(),
         Task::Perf(args) => perf::run("perf", &args),
         Task::PerfResources(args) => perf::run("perf-resources", &args),
