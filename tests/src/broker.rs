@@ -96,6 +96,43 @@ impl Broker {
         panic!("no free ports: {last}");
     }
 
+    /// A broker at these addresses that was not started yet.
+    pub(crate) fn at([tcp, ws, api]: [SocketAddr; 3], token: &str, options: BrokerOptions) -> Self {
+        let dir = tempfile::Builder::new().prefix("ciqadamq-").tempdir().unwrap();
+        let rest = Rest { addr: api, token: token.into() };
+        let broker = Self { tcp, ws, rest, options, dir, child: None };
+        broker.write_config();
+        broker
+    }
+
+    /// Starts it with the same configuration, ports and data, and does not wait until it is ready.
+    ///
+    /// # Panics
+    /// If it runs.
+    #[track_caller]
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "it still runs");
+        self.begin().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Waits until a broker that was spawned is ready.
+    ///
+    /// # Errors
+    /// If it ends, or does not get ready in time; with its log.
+    pub fn wait_ready(&mut self) -> Result<(), String> {
+        self.ready_since(0)
+    }
+
+    /// Whether it says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        request(self.rest.addr, "GET", "/ready", &[], None).is_ok_and(|response| response.status == 200)
+    }
+
+    /// Whether its process runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
     /// The configuration file.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("ciqadamq.toml")
@@ -275,13 +312,26 @@ impl Broker {
     }
 
     fn launch(&mut self) -> Result<(), String> {
+        let from = self.begin()?;
+        self.ready_since(from)
+    }
+
+    /// Starts the process; gives the length of the log before it.
+    fn begin(&mut self) -> Result<usize, String> {
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
         let from = log.metadata().unwrap().len() as usize;
         let mut command = command(self.dir.path());
         command.arg("--config").arg(self.config()).args(&self.options.args);
         command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        if let Some(uid) = self.options.uid {
+            become_user(&mut command, uid, self.dir.path());
+        }
         self.child = Some(command.spawn().map_err(|e| format!("the broker cannot be started: {e}"))?);
+        Ok(from)
+    }
+
+    fn ready_since(&mut self, from: usize) -> Result<(), String> {
         let started = Instant::now();
         loop {
             if let Ok(response) = request(self.rest.addr, "GET", "/ready", &[], None)
@@ -336,6 +386,25 @@ impl Drop for Broker {
         }
     }
 }
+
+/// As another user, who owns the directory. Root only.
+#[cfg(unix)]
+fn become_user(command: &mut Command, uid: u32, dir: &Path) {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    use std::os::unix::process::CommandExt as _;
+    fn own(path: &Path, uid: u32) {
+        chown(path, Some(uid), Some(uid)).unwrap();
+        if path.is_dir() {
+            fs::read_dir(path).unwrap().for_each(|entry| own(&entry.unwrap().path(), uid));
+        }
+    }
+    own(dir, uid);
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    command.uid(uid).gid(uid);
+}
+
+#[cfg(not(unix))]
+fn become_user(_: &mut Command, _: u32, _: &Path) {}
 
 /// Signals that tests send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

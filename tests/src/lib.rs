@@ -3,6 +3,7 @@
 //! | | |
 //! | --- | --- |
 //! | [`Broker`] | a broker process with its own directory and ports; ends with the test, shows its log if that failed |
+//! | [`Cluster`] | several of them as one, on loopback addresses of their own |
 //! | [`Client`] | MQTT 3.1, 3.1.1 and 5 over TCP or WebSocket, packet by packet, malformed ones included |
 //! | [`Watcher`] | a superuser on `#`: what really went through |
 //! | [`Rest`] | the REST API, and raw HTTP for what no proper client sends |
@@ -14,6 +15,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod broker;
+mod cluster;
 mod http;
 pub mod mqtt;
 mod options;
@@ -24,6 +26,7 @@ mod wait;
 mod watcher;
 
 pub use broker::{Account, Broker, Exit, Signal, command, free_addresses, random_token};
+pub use cluster::Cluster;
 pub use http::{HttpError, Response, exchange, request};
 pub use mqtt::{Client, Connect, Link, Message, Outcome, Version};
 pub use options::{BrokerOptions, Toml};

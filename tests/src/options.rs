@@ -50,6 +50,7 @@ pub struct BrokerOptions {
     pub(crate) minimal: bool,
     pub(crate) own_token: bool,
     pub(crate) outside_token: Option<String>,
+    pub(crate) uid: Option<u32>,
 }
 
 impl BrokerOptions {

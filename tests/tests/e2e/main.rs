@@ -12,6 +12,7 @@
 //! | `config`, `cli`, `lifecycle` | the program |
 //! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
 //! | `audit` | who did what, in the log |
+//! | `cluster`, `failover` | several nodes as one broker, and what happens when some die |
 //! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
 
@@ -20,11 +21,13 @@ mod audit;
 mod changes;
 mod cli;
 mod clients;
+mod cluster;
 mod config;
 mod crash;
 mod credentials;
 mod durable;
 mod expiry;
+mod failover;
 mod fanout;
 mod filters;
 mod hostile;

@@ -1,0 +1,209 @@
+//! Nodes die, stop and come back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ciqadamq_tests::{Cluster, Version, eventually};
+
+/// A node that is not the leader of the routing cluster, and not `but`.
+fn follower(cluster: &Cluster, but: u8) -> u8 {
+    let leader = cluster.routes_leader(1).unwrap();
+    cluster.ids().find(|n| *n != leader && *n != but).unwrap()
+}
+
+/// Takes one node away while clients connect to the others all the time; none may be refused.
+fn connects_go_on_without(take_away: fn(&mut Cluster, u8)) {
+    let mut cluster = Cluster::start_default();
+    let ua = cluster[1].user("ua");
+    let leader = cluster.routes_leader(1).unwrap();
+    let others: Vec<_> = cluster.ids().filter(|n| *n != leader).map(|n| (n, cluster[n].tcp)).collect();
+    let stop = AtomicBool::new(false);
+    let (refused, slowest, count) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for (node, addr) in &others {
+            for worker in 0..2 {
+                let (stop, refused, slowest, count, ua) = (&stop, &refused, &slowest, &count, &ua);
+                scope.spawn(move || {
+                    for i in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let connect = ua.connect(Version::V5, &format!("n{node}w{worker}i{i}"));
+                        let since = Instant::now();
+                        let answer = ciqadamq_tests::Client::connect(&connect, *addr);
+                        slowest.fetch_max(since.elapsed().as_millis() as u64, Ordering::Relaxed);
+                        count.fetch_add(1, Ordering::Relaxed);
+                        match answer.is_accepted() {
+                            true => answer.accepted().0.disconnect(),
+                            false => {
+                                refused.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }
+        }
+        thread::sleep(Duration::from_millis(300));
+        take_away(&mut cluster, leader);
+        let elected = eventually("another leader", || {
+            let seen: Vec<_> = others.iter().map(|(node, _)| cluster.routes_leader(*node)).collect();
+            seen.iter().all(|l| l.is_some() && *l != Some(leader)).then_some(())
+        });
+        let () = elected;
+        let before = count.load(Ordering::Relaxed);
+        eventually("clients still come in", || (count.load(Ordering::Relaxed) > before + 50).then_some(()));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (refused, slowest) = (refused.into_inner(), slowest.into_inner());
+    println!("{} connects, slowest {slowest} ms", count.into_inner());
+    assert_eq!(refused, 0, "CONNECTs were refused");
+    assert!(slowest < 8_000, "a CONNECT took {slowest} ms");
+    if !cluster[leader].runs() {
+        cluster[leader].spawn();
+    }
+    cluster.resume_if_stopped(leader);
+    cluster.wait_ready();
+}
+
+#[test]
+fn no_connect_is_refused_when_the_leader_is_killed() {
+    connects_go_on_without(|cluster, leader| cluster.kill(leader));
+}
+
+#[test]
+fn no_connect_is_refused_when_the_leader_is_stopped() {
+    connects_go_on_without(|cluster, leader| cluster.stop(leader));
+}
+
+#[test]
+fn a_session_whose_node_died_is_taken_over_and_its_routes_go() {
+    let mut cluster = Cluster::start_default();
+    let ua = cluster[1].user("ua");
+    let root = cluster[1].superuser("root");
+    let victim = follower(&cluster, 0);
+    let (here, there) = (follower(&cluster, victim), cluster.routes_leader(1).unwrap());
+    let own = ua.connect(Version::V5, "phone").persistent(600);
+    let other = ua.connect(Version::V5, "tablet").persistent(600);
+    let mut kept = Vec::new();
+    for connect in [&own, &other] {
+        let (mut client, _) = cluster[victim].connect(connect).accepted();
+        client.subscribe(&["chat/ua/#"]);
+        kept.push(client);
+    }
+    cluster.kill(victim);
+    let since = Instant::now();
+    let (mut phone, connack) = cluster[here].connect(&own).accepted();
+    println!("taken over after {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
+    assert!(!connack.session_present, "its session was in the memory of the dead node");
+    phone.subscribe(&["chat/ua/#"]);
+    let mut publisher = cluster[there].client(&root, Version::V5, "backend");
+    publisher.publish_ok("chat/ua/x", "hello", 1);
+    phone.expect("chat/ua/x", "hello");
+
+    eventually("the dead node's routes are gone", || {
+        let gone: f64 = [here, there]
+            .iter()
+            .map(|n| cluster[*n].rest.metric("ciqadamq_cluster_dead_routes_removed_total", &[]))
+            .sum();
+        (gone >= 1.0).then_some(())
+    });
+    let since = Instant::now();
+    let (_tablet, _) = cluster[here].connect(&other).accepted();
+    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+    cluster[victim].spawn();
+    cluster.wait_ready();
+}
+
+#[test]
+fn a_killed_leader_that_restarts_at_once_joins_the_others() {
+    let mut cluster = Cluster::start_default();
+    let leader = cluster.routes_leader(1).unwrap();
+    cluster.kill(leader);
+    cluster[leader].spawn();
+    cluster.wait_ready();
+    let seen: Vec<_> = cluster.ids().map(|n| cluster.routes_leader(n)).collect();
+    assert!(seen[0].is_some() && seen.iter().all(|l| *l == seen[0]), "{seen:?}");
+}
+
+#[test]
+fn two_of_three_killed_and_started_again_serve_without_an_operator() {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let leader = cluster.routes_leader(1).unwrap();
+    let survivor = follower(&cluster, 0);
+    let dead: Vec<u8> = cluster.ids().filter(|n| *n != survivor).collect();
+    assert!(dead.contains(&leader));
+    for node in &dead {
+        cluster.kill(*node);
+    }
+    let since = Instant::now();
+    for node in &dead {
+        cluster[*node].spawn();
+    }
+    eventually("the survivor notices", || (!cluster[survivor].is_ready()).then_some(()));
+    cluster.wait_ready();
+    println!("serves again after {:?}", since.elapsed());
+    let seen: Vec<_> = cluster.ids().map(|n| cluster.routes_leader(n)).collect();
+    assert!(seen[0].is_some() && seen.iter().all(|l| *l == seen[0]), "split: {seen:?}");
+    let mut device = cluster[1].client(&ua, Version::V5, "device");
+    device.subscribe(&["chat/ua/#"]);
+    cluster[2].client(&root, Version::V5, "backend").publish_ok("chat/ua/x", "hello", 1);
+    device.expect("chat/ua/x", "hello");
+}
+
+#[test]
+fn a_node_that_was_stopped_for_a_while_serves_its_clients_again() {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let victim = follower(&cluster, 0);
+    let other = follower(&cluster, victim);
+    let mut device = cluster[victim].client(&ua, Version::V5, "device");
+    device.subscribe(&["chat/ua/#"]);
+    cluster.stop(victim);
+    eventually("the stopped node's routes are gone", || {
+        let removed = cluster.ids().filter(|n| *n != victim);
+        let removed: f64 =
+            removed.map(|n| cluster[n].rest.metric("ciqadamq_cluster_dead_routes_removed_total", &[])).sum();
+        (removed >= 1.0).then_some(())
+    });
+    cluster.resume(victim);
+    cluster.wait_ready();
+    let mut publisher = cluster[other].client(&root, Version::V5, "backend");
+    eventually("its route is back", || {
+        publisher.publish_ok("chat/ua/x", "hello", 1);
+        device.message_within(Duration::from_millis(300)).ok()
+    });
+}
+
+#[test]
+fn a_node_that_is_cut_off_lets_nobody_in_and_follows_when_it_is_back() {
+    let mut cluster = Cluster::start_default();
+    if !cluster.can_cut() {
+        eprintln!("skipped: needs root and iptables");
+        return;
+    }
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let cut = cluster.routes_leader(1).unwrap();
+    let other = follower(&cluster, cut);
+    let mut device = cluster[cut].client(&ua, Version::V5, "device");
+    device.subscribe(&["chat/ua/#"]);
+    cluster.cut_off(cut);
+    eventually("the others elect a leader", || cluster.routes_leader(other).filter(|l| *l != cut));
+    assert!(!cluster[cut].connect(&ua.connect(Version::V5, "late")).is_accepted(), "a minority lets nobody in");
+    assert!(device.ping(), "who is connected stays");
+    let (mut late, _) = cluster[other].connect(&ua.connect(Version::V5, "late")).accepted();
+    late.subscribe(&["chat/ua/#"]);
+    cluster.mend(cut);
+    cluster.wait_ready();
+    let mut publisher = cluster[other].client(&root, Version::V5, "backend");
+    publisher.publish_ok("chat/ua/x", "hello", 1);
+    late.expect("chat/ua/x", "hello");
+    // It may have had to start anew.
+    let mut device = cluster[cut].client(&ua, Version::V5, "device2");
+    device.subscribe(&["chat/ua/#"]);
+    publisher.publish_ok("chat/ua/x", "again", 1);
+    assert!(device.until("chat/ua/x", "again").is_empty());
+}
