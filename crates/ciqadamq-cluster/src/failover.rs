@@ -85,6 +85,20 @@ impl FailoverEntry {
         }
     }
 
+    async fn set_patiently(&mut self, session: Session, tx: Tx) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            match self.inner.set(session.clone(), tx.clone()).await {
+                Ok(()) => return Ok(()),
+                // Somebody came later and has the client id.
+                Err(error) if since.elapsed() >= PATIENCE || error.to_string().contains("id not the same") => {
+                    return Err(error);
+                }
+                Err(_) => tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+
     /// Asks for the session that a login of this node wants.
     async fn take(&mut self, clean_start: bool, clear_subscriptions: bool) -> Result<Verdict> {
         let me = self.cluster.config.node;
@@ -218,17 +232,10 @@ impl Entry for FailoverEntry {
             self.cluster.takeovers.divert(&client_id);
             return Ok(());
         }
-        let since = Instant::now();
-        loop {
-            match self.inner.set(session.clone(), tx.clone()).await {
-                Ok(()) => break,
-                // Somebody came later and has the client id.
-                Err(error) if since.elapsed() >= PATIENCE || error.to_string().contains("id not the same") => {
-                    return Err(error);
-                }
-                Err(_) => tokio::time::sleep(RETRY).await,
-            }
-        }
+        self.cluster.takeovers.begin_setting(&client_id);
+        let set = self.set_patiently(session, tx).await;
+        self.cluster.takeovers.end_setting(&client_id);
+        set?;
         if let Some(seat) = &mut self.seat {
             seat.cleared = true;
         }

@@ -4,19 +4,26 @@
 //! session is taken over.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use rmqtt::codec::types::QoS;
 use rmqtt::grpc::{Message, MessageReply};
 use rmqtt::hook::{Handler, HookResult, Parameter, Priority, Register, ReturnType, Type};
+use rmqtt::inflight::MomentStatus;
+use rmqtt::session::OfflineInfo;
 use rmqtt::types::{Id, OfflineSession};
 use tracing::debug;
 
 use crate::cluster::Cluster;
-use crate::failover::PLUGIN_MESSAGES;
+use crate::failover::{PATIENCE, PLUGIN_MESSAGES};
 use crate::takeover::Verdict;
 
 /// Before the cluster plugin (0).
 const PRIORITY: Priority = 200;
+
+/// Between two looks whether a session is there.
+const SETTING_RETRY: Duration = Duration::from_millis(5);
 
 pub(crate) async fn add(register: &dyn Register, cluster: &Arc<Cluster>) {
     register.add_priority(Type::GrpcMessageReceived, PRIORITY, Box::new(Hooks(cluster.clone()))).await;
@@ -64,6 +71,11 @@ async fn give_up(cluster: &Arc<Cluster>, by: &Id, clean_start: bool) -> Verdict 
 
 async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict {
     let mut entry = { cluster.scx.extends.shared().await.entry(by.clone()) };
+    // A login of this node has its place in the cluster a moment before it has its session.
+    let since = Instant::now();
+    while cluster.takeovers.is_setting(&by.client_id) && since.elapsed() < PATIENCE {
+        tokio::time::sleep(SETTING_RETRY).await;
+    }
     if entry.session().is_none() {
         return match cluster.takeovers.displaced(&by.client_id) {
             Some(node) => Verdict::Ask(node),
@@ -73,11 +85,7 @@ async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict 
     // The routes stay until the new session's take their place: they lead here, and from here on.
     match entry.kick(clean_start, clean_start, false).await {
         Ok(OfflineSession::Exist(Some(mut info))) => {
-            // Where these messages are on this node's disk says nothing on another one.
-            let sent = info.inflight_messages.iter_mut().map(|message| &mut message.publish);
-            for publish in sent.chain(info.offline_messages.iter_mut().map(|(_, publish)| publish)) {
-                publish.delay_interval = None;
-            }
+            make_portable(&mut info);
             debug!(client_id = &*by.client_id, node = by.node_id, "session handed over to another node");
             cluster.metrics.handed_over.inc();
             Verdict::Session(Box::new(info))
@@ -85,5 +93,24 @@ async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict 
         Ok(OfflineSession::Exist(None)) => Verdict::Ended,
         Ok(OfflineSession::NotExist) => Verdict::Nothing,
         Err(error) => Verdict::Refused(error.to_string()),
+    }
+}
+
+/// Takes out of a session's messages what only this node understands: where they are on its disk, and the Packet Identifiers
+/// under which they were sent, which the next node gives to others. A message of QoS 1 without an acknowledgement is
+/// sent anew; an exchange of QoS 2 goes on under its identifier.
+fn make_portable(info: &mut OfflineInfo) {
+    let (anew, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut info.inflight_messages)
+        .into_iter()
+        .partition(|message| message.publish.qos != QoS::ExactlyOnce && message.status == MomentStatus::UnAck);
+    info.inflight_messages = going_on;
+    for mut message in anew.into_iter().rev() {
+        message.publish.packet_id = None;
+        message.publish.dup = false;
+        info.offline_messages.push_front((message.from, message.publish));
+    }
+    let sent = info.inflight_messages.iter_mut().map(|message| &mut message.publish);
+    for publish in sent.chain(info.offline_messages.iter_mut().map(|(_, publish)| publish)) {
+        publish.delay_interval = None;
     }
 }

@@ -90,6 +90,8 @@ pub(crate) struct Takeovers {
     moved: DashMap<ClientId, (NodeId, Instant)>,
     /// Where the session is whose place in the cluster's state a refused login of this node holds.
     displaced: DashMap<ClientId, (NodeId, Instant)>,
+    /// Logins whose session is being set.
+    setting: DashMap<ClientId, ()>,
     /// What was answered to whom.
     answered: DashMap<Id, (Instant, Arc<OnceCell<Verdict>>)>,
     /// Entries of `diverted` and `moved`: on the publish path most often zero.
@@ -156,6 +158,18 @@ impl Takeovers {
 
     pub(crate) fn displaced(&self, client_id: &str) -> Option<NodeId> {
         self.displaced.get(client_id).filter(|at| at.1.elapsed() < DISPLACED).map(|at| at.0)
+    }
+
+    pub(crate) fn begin_setting(&self, client_id: &ClientId) {
+        self.setting.insert(client_id.clone(), ());
+    }
+
+    pub(crate) fn end_setting(&self, client_id: &ClientId) {
+        self.setting.remove(client_id);
+    }
+
+    pub(crate) fn is_setting(&self, client_id: &ClientId) -> bool {
+        self.setting.contains_key(client_id)
     }
 
     /// The place for the answer to this login: whoever asks again gets the same one.
