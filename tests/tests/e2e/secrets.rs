@@ -67,12 +67,13 @@ pub fn rotation_under_load(nodes: &[Broker], old: &str, put: impl Fn(&str)) -> L
     let new = random_token();
     let rotated = Instant::now();
     put(&new);
+    // Any request with it may be a node's first.
+    load.set_token(&new);
     let mut learned = Vec::new();
     for node in &addrs {
         assert_eq!(status(*node, &new), 200, "the first request with the new token");
         learned.push(Instant::now());
     }
-    load.set_token(&new);
     while rotated.elapsed() + Duration::from_millis(500) < OVERLAP {
         for node in &addrs {
             let (code, now) = (status(*node, old), rotated.elapsed());
