@@ -181,7 +181,7 @@ impl Kind for FilePath {
     fn read(&self, input: Input<'_>) -> Result<PathBuf, String> {
         match input.text("a path")? {
             "" => Err("expects a path, is empty".into()),
-            text if text.contains('\0') => Err("expects a path, has a zero byte".into()),
+            text if text.chars().any(char::is_control) => Err("expects a path, has a control character".into()),
             text => Ok(text.into()),
         }
     }

@@ -136,7 +136,9 @@ fn an_address_alone_means_a_hyperion_vault() {
 #[test]
 fn nodes_of_a_cluster_may_have_their_token_from_a_vault() {
     let wanted = "nodes show each other api.repl_token";
-    let said = |env: &[(&str, &str)]| problems("[cluster]\nenabled = true\n", env).join("\n");
+    let two = "[cluster]\nenabled = true\nnode_id = 1\nleader_id = 1\nnode_grpc_addrs = [\"1@a:1\", \"2@b:1\"]\n\
+               raft_peer_addrs = [\"1@a:2\", \"2@b:2\"]\n";
+    let said = |env: &[(&str, &str)]| problems(two, env).join("\n");
     assert!(said(&[]).contains(wanted));
     assert!(!said(&[("VAULT_ADDR", "http://127.0.0.1:8200")]).contains(wanted));
 }
