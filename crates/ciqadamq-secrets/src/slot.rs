@@ -163,8 +163,8 @@ impl Slot {
                 () = tokio::time::sleep_until(last + poll) => false,
             };
             let away = *self.away_until.lock();
-            // A question of the clock's own holds off nobody who has a reason to ask.
-            let not_before = if wanted { earliest } else { last };
+            // A question of the clock's own holds off nobody who has a reason to ask, and serves those who wait for their turn.
+            let not_before = if wanted { earliest.min(last + poll) } else { last };
             tokio::time::sleep_until(away.map_or(not_before, |until| until.max(not_before))).await;
             // Whoever knocked meanwhile is answered by this question too.
             tokio::select! {

@@ -42,7 +42,8 @@ impl OpenBao {
     fn launch(tls: bool) -> Option<Self> {
         let mut command = programs::openbao()?;
         let dir = tempfile::Builder::new().prefix("openbao-").tempdir().unwrap();
-        let [addr] = free_addresses();
+        // It takes the next port too.
+        let [addr, _] = free_addresses();
         let root = random_token();
         let log = File::create(dir.path().join("log")).unwrap();
         command.args(["server", if tls { "-dev-tls" } else { "-dev" }, "-dev-no-store-token"]);

@@ -21,8 +21,8 @@ fn a_token_from_openbao_rotates_under_load_and_sealing_is_noticed_by_nobody() {
     let Some(bao) = OpenBao::start() else { return };
     let old = random_token();
     bao.put("api-token", &old);
-    let nodes = three_nodes(&options(&bao).outside_token(&old).env("VAULT_TOKEN", &bao.root));
-    let load = rotation_under_load(&nodes, &old, |token| bao.put("api-token", token));
+    let mut nodes = three_nodes(&options(&bao).outside_token(&old).env("VAULT_TOKEN", &bao.root));
+    let load = rotation_under_load(&mut nodes, &old, |token| bao.put("api-token", token));
 
     let current = load.token();
     let intruder_nodes: Vec<_> = nodes.iter().map(|node| node.rest.addr).collect();
@@ -40,7 +40,8 @@ fn a_token_from_openbao_rotates_under_load_and_sealing_is_noticed_by_nobody() {
     let new = random_token();
     bao.put("api-token", &new);
     load.set_token(&new);
-    for node in &nodes {
+    for node in &mut nodes {
+        node.rest.token.clone_from(&new);
         assert_eq!(status(node.rest.addr, &new), 200, "the new token from its first request on");
         nothing_shows(node, &[&old, &current, &new, &bao.root]);
     }
