@@ -109,6 +109,7 @@ pub(crate) fn tag_of(id: &Id) -> u64 {
 }
 
 impl Ownership {
+    #[expect(clippy::too_many_arguments, reason = "each is another part, and there is one caller")]
     pub(crate) fn new(
         scx: ServerContext,
         judge: Judge,

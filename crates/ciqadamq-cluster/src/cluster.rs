@@ -291,13 +291,12 @@ impl Cluster {
                     }
                     _ => {}
                 }
-                if let Ok(mut locked) = engine.entry(session.id.clone()).try_lock().await {
-                    if let (Some(current), Some(tx)) = (locked.session(), locked.tx())
-                        && current.id == session.id
-                        && let Err(error) = locked.set(current, tx).await
-                    {
-                        debug!(client_id = &*client_id, %error, "a session's place could not be taken back");
-                    }
+                if let Ok(mut locked) = engine.entry(session.id.clone()).try_lock().await
+                    && let (Some(current), Some(tx)) = (locked.session(), locked.tx())
+                    && current.id == session.id
+                    && let Err(error) = locked.set(current, tx).await
+                {
+                    debug!(client_id = &*client_id, %error, "a session's place could not be taken back");
                 }
                 tokio::time::sleep(RECLAIM_RETRY).await;
             }

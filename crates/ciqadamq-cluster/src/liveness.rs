@@ -212,6 +212,14 @@ pub(crate) async fn call(peers: &dyn Peers, node: NodeId, ask: &Ask, timeout: Du
 }
 
 #[cfg(test)]
+impl View {
+    /// A node that said this.
+    pub(crate) fn said(state: NodeState) -> Self {
+        Self { state: Some(state), ..Self::new() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -248,13 +256,5 @@ mod tests {
         let mut view = View::new();
         view.note(Some(state(1)), Instant::now());
         assert_eq!(view.note(Some(state(2)), Instant::now()), Change::Restarted);
-    }
-}
-
-#[cfg(test)]
-impl View {
-    /// A node that said this.
-    pub(crate) fn said(state: NodeState) -> Self {
-        Self { state: Some(state), ..Self::new() }
     }
 }

@@ -27,11 +27,20 @@ fn what_is_published_on_one_node_reaches_devices_on_all() {
             devices.push(device);
         }
     }
+    // A subscription is known on the other nodes a moment after its SUBACK.
+    for device in &mut devices {
+        eventually("the subscription on the publisher's node", || {
+            publisher.publish_ok("chat/ua/m/all", "ready", 1);
+            device.message_within(Duration::from_millis(200)).ok()
+        });
+    }
     for i in 0..20 {
         publisher.publish_ok("chat/ua/m/all", &i.to_string(), 1);
     }
     for device in &mut devices {
-        for i in 0..20 {
+        let before = device.until("chat/ua/m/all", "0");
+        assert!(before.iter().all(|m| m.text() == "ready"), "{before:?}");
+        for i in 1..20 {
             device.expect("chat/ua/m/all", &i.to_string());
         }
     }
@@ -44,10 +53,17 @@ fn a_shared_subscription_with_members_on_two_nodes_gets_each_message_once() {
     let mut members = Vec::new();
     for node in [1, 2] {
         let mut member = cluster[node].client(&ua, Version::V5, &format!("member{node}"));
-        member.subscribe(&["$share/g/chat/ua/#", "chat/ua/end"]);
+        member.subscribe(&["$share/g/chat/ua/#", "chat/ua/end", "fanout/ready"]);
         members.push(member);
     }
     let mut publisher = cluster[3].client(&root, Version::V5, "backend");
+    // The last of the filters: when it is known on the publisher's node, all are.
+    for member in &mut members {
+        eventually("the subscriptions on the publisher's node", || {
+            publisher.publish_ok("fanout/ready", "", 1);
+            member.message_within(Duration::from_millis(200)).ok()
+        });
+    }
     for i in 0..50 {
         publisher.publish_ok("chat/ua/x", &i.to_string(), 1);
     }
@@ -243,7 +259,7 @@ fn retained_messages_are_on_every_node() {
     let cluster = Cluster::start_default();
     let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
     let mut publisher = cluster[2].client(&root, Version::V5, "backend");
-    let mut retained = Publish::new("chat/ua/state", "here".to_owned(), 1);
+    let mut retained = Publish::new("chat/ua/state", "here", 1);
     retained.retain = true;
     publisher.publish(&retained);
     for node in cluster.ids() {

@@ -49,6 +49,9 @@ pub struct Workload {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What one thread does until the end.
+type Work = Box<dyn FnOnce(&Shared, Random) + Send>;
+
 impl Workload {
     pub fn start(cluster: &Cluster, ledger: &Arc<Ledger>, random: &mut Random) -> Self {
         let shared = Arc::new(Shared {
@@ -61,7 +64,7 @@ impl Workload {
         let backend = cluster[1].superuser("backend");
         let people = PEOPLE.map(|id| cluster[1].user(id));
         let mut threads = Vec::new();
-        let mut run = |work: Box<dyn FnOnce(&Shared, Random) + Send>| {
+        let mut run = |work: Work| {
             let (shared, random) = (shared.clone(), random.fork());
             threads.push(thread::spawn(move || work(&shared, random)));
         };
