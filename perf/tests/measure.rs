@@ -1,4 +1,5 @@
 //! The measurements against the real binary, small: what they write, and that nothing is lost on the way.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
