@@ -1,6 +1,6 @@
 //! Both sides of a connection show that they know the nodes' credential, without saying it.
 //!
-//! The caller sends [`MAGIC`](super::MAGIC), its node, its process and a random number; the called one a random number; then
+//! The caller sends `MAGIC`, its node, its process and a random number; the called one a random number; then
 //! each sends an HMAC-SHA256 of both numbers and of who calls whom, keyed with the credential. Nothing of it can be used
 //! on another connection. What follows is not encrypted, as the engine's own calls on this port are not.
 
