@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use ciqadamq_auth::{AuthConfig, HashParams, Silent};
 use ciqadamq_cluster::{ClusterConfig, RaftSettings};
 use ciqadamq_core::{AccessRules, Health, Peers, Rate, Secret, SecretName, SecretSource as _};
-use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport, tls_config};
+use ciqadamq_gate::{Gate, GateConfig, GateListener, ProxyProtocol, Transport, tls_config};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
 use ciqadamq_rest::{Credential as TokenKind, RestConfig, Tokens, load_or_create_token_file};
 use ciqadamq_secrets::{Configured, Files, Hyperion, Secrets, Setup, SetupError, Source};
@@ -24,7 +24,7 @@ use prometheus::Registry;
 use rmqtt::codec::types::QoS;
 use tracing::{error, info};
 
-use crate::config::{Config, Durability, OTHER_AUTHENTICATION, OnDeny, RetainFor, SecretsProvider};
+use crate::config::{Config, Durability, Mqtt, OTHER_AUTHENTICATION, OnDeny, RetainFor, SecretsProvider};
 
 pub fn access_rules(config: &Config) -> anyhow::Result<AccessRules> {
     let acl = &config.acl;
@@ -233,6 +233,15 @@ pub fn users(config: &Config) -> RaftConfig {
             let nodes = cluster.api_urls(&config.api).into_iter().collect();
             RaftConfig::clustered(node, nodes, cluster.leader_id.into())
         }
+/// Whose connections begin with a PROXY header.
+fn proxy_protocol(mqtt: &Mqtt) -> ProxyProtocol {
+    match (mqtt.proxy_protocol, &mqtt.proxy_protocol_from) {
+        (false, _) => ProxyProtocol::Off,
+        (true, from) if from.is_empty() => ProxyProtocol::Everybody,
+        (true, from) => ProxyProtocol::Networks(from.clone()),
+    }
+}
+
         false => RaftConfig::alone(node),
     }
 }
@@ -279,7 +288,7 @@ pub fn gate(config: &Config, metrics: &Registry) -> anyhow::Result<Option<Gate>>
     .into_iter()
     .filter_map(|(name, addr, transport)| {
         let tls = if transport.is_tls() { tls.clone() } else { None };
-        Some(GateListener { name, addr: addr?, transport, proxy_protocol: mqtt.proxy_protocol, tls })
+        Some(GateListener { name, addr: addr?, transport, proxy_protocol: proxy_protocol(mqtt), tls })
     })
     .collect();
     if listeners.is_empty() {

@@ -106,6 +106,10 @@ fn listeners(reading: &mut Reading) {
         reading.complain(key, text);
     }
 }
+    if !reading.config.mqtt.proxy_protocol_from.is_empty() && !reading.config.mqtt.proxy_protocol {
+        let text = "names proxies, and mqtt.proxy_protocol is off; set it to true, or leave this out";
+        reading.complain("mqtt.proxy_protocol_from", text);
+    }
 
 fn clash(a: SocketAddr, b: SocketAddr) -> bool {
     let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();

@@ -6,8 +6,8 @@
 use ciqadamq_secrets::value::{PEPPER_BYTES_MIN, PEPPER_PLACEHOLDERS, TOKEN_PLACEHOLDERS};
 
 use super::kinds::{
-    Addr, Bool, Choice, Database, FilePath, Filter, Hidden, HttpServer, Input, Int, Kind, List, NodeList, Opt, Size,
-    VaultPath,
+    Addr, Bool, Choice, Database, FilePath, Filter, Hidden, HttpServer, Input, Int, Kind, List, Networks, NodeList,
+    Opt, Size, VaultPath,
 };
 use super::model::{Config, Durability, OnDeny, RetainFor, SecretsProvider, VaultAuth};
 
@@ -78,6 +78,7 @@ keys! {
     mqtt.max_clientid_len = Int::<usize>(1, 65535);
     mqtt.busy_check = Bool;
     mqtt.proxy_protocol = Bool;
+    mqtt.proxy_protocol_from = Networks;
     mqtt.connect_timeout_secs = Int::<u16>(1, 3600);
     mqtt.max_connections = Int::<usize>(0, 100_000_000);
     mqtt.persist_messages = Bool;

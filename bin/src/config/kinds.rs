@@ -3,11 +3,12 @@
 //! A kind says what it accepts in its error, so that the operator needs no manual to correct a value.
 
 use std::fmt::{Debug, Display};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use ciqadamq_core::Secret;
+use ipnet::IpNet;
 use toml_edit::Value;
 
 use super::model::{DbUrl, LogFilter};
@@ -307,6 +308,33 @@ impl Kind for List {
     fn show(&self, value: &Vec<String>) -> Option<String> {
         let items: Vec<String> = value.iter().map(|s| quote(s)).collect();
         Some(format!("[{}]", items.join(", ")))
+    }
+}
+
+/// Most networks of one list: each new connection is compared with all.
+const NETWORKS_MAX: usize = 64;
+
+/// A list of IP addresses and networks.
+pub struct Networks;
+
+impl Kind for Networks {
+    type Out = Vec<IpNet>;
+    fn read(&self, input: Input<'_>) -> Result<Self::Out, String> {
+        let network = |entry: &String| {
+            let parsed = entry.parse::<IpNet>().or_else(|_| entry.parse::<IpAddr>().map(IpNet::from));
+            parsed.map(|network| network.trunc()).map_err(|_| {
+                let wanted = "expects addresses and networks, such as [\"10.0.0.7\", \"10.1.0.0/24\"]";
+                format!("{wanted}, has `{}`", excerpt(entry))
+            })
+        };
+        let networks = List.read(input)?.iter().map(network).collect::<Result<Vec<_>, _>>()?;
+        match networks.len() {
+            ..=NETWORKS_MAX => Ok(networks),
+            many => Err(format!("has {many} entries, may have {NETWORKS_MAX}; name larger networks")),
+        }
+    }
+    fn show(&self, value: &Self::Out) -> Option<String> {
+        List.show(&value.iter().map(ToString::to_string).collect())
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use ciqadamq_core::Secret;
+use ipnet::IpNet;
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +77,8 @@ pub struct Mqtt {
     pub busy_check: bool,
     /// a PROXY protocol header comes first on every connection
     pub proxy_protocol: bool,
+    /// but only on those from these networks; empty = on every one
+    pub proxy_protocol_from: Vec<IpNet>,
     /// from TCP accept to a complete CONNECT. Seconds.
     pub connect_timeout_secs: u16,
     /// connections at once on all listeners together; 0 = no limit of its own
@@ -125,6 +128,7 @@ impl Default for Mqtt {
             max_clientid_len: 256,
             busy_check: false,
             proxy_protocol: false,
+            proxy_protocol_from: Vec::new(),
             connect_timeout_secs: 10,
             max_connections: 0,
             persist_messages: true,

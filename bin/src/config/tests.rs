@@ -95,6 +95,20 @@ fn the_environment_overrides_the_file_and_an_empty_variable_does_not() {
 }
 
 #[test]
+fn proxies_are_named_by_address_or_network() {
+    let from = |list: &str| format!("[mqtt]\nproxy_protocol = true\nproxy_protocol_from = {list}\n");
+    let config = good(&from("[\"10.0.0.7\", \"10.1.2.3/16\", \"2001:db8::/32\"]"), &[]);
+    let shown: Vec<String> = config.mqtt.proxy_protocol_from.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["10.0.0.7/32", "10.1.0.0/16", "2001:db8::/32"]);
+    assert!(problem(&from("[\"haproxy\"]")).contains("such as [\"10.0.0.7\", \"10.1.0.0/24\"], has `haproxy`"));
+    assert!(problem(&from("[\"10.0.0.0/33\"]")).contains("has `10.0.0.0/33`"));
+    let many = vec!["\"10.0.0.7\""; 65].join(", ");
+    assert!(problem(&from(&format!("[{many}]"))).contains("has 65 entries, may have 64"));
+    let off = "[mqtt]\nproxy_protocol_from = [\"10.0.0.7\"]\n";
+    assert!(problem(off).contains("mqtt.proxy_protocol is off"), "{}", problem(off));
+}
+
+#[test]
 fn every_variable_is_validated() {
     let wrong = "\u{7f}[=nonsense";
     for (key, name) in KEYS.iter().filter_map(|key| Some((key, key.env?))) {

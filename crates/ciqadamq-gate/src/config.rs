@@ -1,9 +1,10 @@
 //! What the gate is told: its listeners and its limits.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio_rustls::rustls::ServerConfig;
 
 /// What is spoken on a listener, under the MQTT bytes.
@@ -31,6 +32,30 @@ impl Transport {
     }
 }
 
+/// From whom a PROXY header, version 1 or 2, is expected. Where it is, it is required, and its source is the client's
+/// address; nowhere else is one taken. The two are never told apart by what comes: a client could write any address into it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ProxyProtocol {
+    /// From nobody.
+    #[default]
+    Off,
+    /// From everybody. For listeners that nobody but the load balancer can reach.
+    Everybody,
+    /// From these networks, where the load balancers are. IPv4 addresses are compared as such, however they came.
+    Networks(Vec<IpNet>),
+}
+
+impl ProxyProtocol {
+    /// Whether a connection from this address begins with a header.
+    pub fn expects(&self, peer: IpAddr) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Everybody => true,
+            Self::Networks(networks) => networks.iter().any(|network| network.contains(&peer.to_canonical())),
+        }
+    }
+}
+
 /// One address the gate listens on.
 #[derive(Debug, Clone)]
 pub struct GateListener {
@@ -40,9 +65,8 @@ pub struct GateListener {
     pub addr: SocketAddr,
     /// What is spoken there.
     pub transport: Transport,
-    /// Every connection must begin with a PROXY header, version 1 or 2, and its source is the client's address. Only for
-    /// listeners that nobody but the load balancer can reach, since a client could write any address into it.
-    pub proxy_protocol: bool,
+    /// Whose connections begin with a PROXY header.
+    pub proxy_protocol: ProxyProtocol,
     /// Certificate and key, from [`tls_config`](crate::tls_config). Needed if the transport has TLS, else unused.
     pub tls: Option<Arc<ServerConfig>>,
 }
@@ -84,5 +108,30 @@ impl GateConfig {
             max_packet_size: 1024 * 1024,
             backlog: 1024,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn headers_are_expected_from_the_networks_that_are_named_and_from_nobody_else() {
+        let networks = ["10.1.0.0/16", "2001:db8::/32"].map(|network| network.parse().unwrap());
+        let some = ProxyProtocol::Networks(networks.into());
+        for (peer, expected) in [
+            ("10.1.2.3", true),
+            ("::ffff:10.1.2.3", true),
+            ("2001:db8::1", true),
+            ("10.2.0.1", false),
+            ("::ffff:10.2.0.1", false),
+            ("2001:db9::1", false),
+        ] {
+            assert_eq!(some.expects(peer.parse().unwrap()), expected, "{peer}");
+        }
+        let any = "10.1.2.3".parse().unwrap();
+        assert!(ProxyProtocol::Everybody.expects(any));
+        assert!(!ProxyProtocol::Off.expects(any) && !ProxyProtocol::Networks(Vec::new()).expects(any));
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
-use crate::config::Transport;
+use crate::config::{ProxyProtocol, Transport};
 use crate::engine::Engine;
 use crate::first_packet::{self, FirstBytes, NoConnect};
 use crate::gate::{Stage, reached};
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
 pub(crate) struct Door {
     pub(crate) name: &'static str,
     pub(crate) transport: Transport,
-    pub(crate) proxy_protocol: bool,
+    pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) metrics: ListenerMetrics,
 }
@@ -125,7 +125,10 @@ async fn establish(
 
 /// The client's address, and the one it connected to.
 async fn addresses(door: &Door, stream: &mut TcpStream, peer: SocketAddr) -> Result<(SocketAddr, SocketAddr), Failure> {
-    let announced = if door.proxy_protocol { proxy::read_header(stream).await? } else { Announced::Own };
+    let announced = match door.proxy_protocol.expects(peer.ip()) {
+        true => proxy::read_header(stream).await?,
+        false => Announced::Own,
+    };
     let (source, destination) = match announced {
         Announced::Proxied { source, destination } => (source, destination),
         Announced::Own => (peer, stream.local_addr().map_err(|_| Failure::Closed)?),

@@ -227,7 +227,7 @@ fn listen(addr: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
 /// Accepts until the gate closes, then keeps the listener's connections until they have ended.
 async fn accept(listener: TcpListener, door: Arc<Door>, shared: Arc<Shared>, mut stage: watch::Receiver<Stage>) {
     let mut tasks = JoinSet::new();
-    info!(listener = door.name, transport = ?door.transport, proxy_protocol = door.proxy_protocol, "gate open");
+    info!(listener = door.name, transport = ?door.transport, proxy_protocol = ?door.proxy_protocol, "gate open");
     let connections = stage.clone();
     loop {
         tokio::select! {
@@ -237,7 +237,7 @@ async fn accept(listener: TcpListener, door: Arc<Door>, shared: Arc<Shared>, mut
                 Ok((stream, peer)) => {
                     door.metrics.accepted.inc();
                     // Behind a load balancer the address is not known yet: all connections would count as one client's.
-                    match shared.pending.admit((!door.proxy_protocol).then_some(peer.ip())) {
+                    match shared.pending.admit((!door.proxy_protocol.expects(peer.ip())).then_some(peer.ip())) {
                         Ok(permit) => {
                             tasks.spawn(serve(shared.clone(), door.clone(), stream, peer, permit, connections.clone()));
                         }

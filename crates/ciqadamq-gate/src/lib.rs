@@ -35,7 +35,7 @@ mod pump;
 mod tls;
 mod ws;
 
-pub use config::{GateConfig, GateListener, Transport};
+pub use config::{GateConfig, GateListener, ProxyProtocol, Transport};
 pub use gate::{Gate, GateError, GateHandle};
 pub use peers::EnginePeers;
 pub use tls::{TlsError, tls_config};

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use ciqadamq_gate::{Gate, GateConfig, GateListener, Transport};
+use ciqadamq_gate::{Gate, GateConfig, GateListener, ProxyProtocol, Transport};
 
 struct Counting;
 
@@ -47,7 +47,7 @@ fn idle_websocket_connection_costs_little_even_after_traffic() {
         name: "ws",
         addr: "127.0.0.1:0".parse().unwrap(),
         transport: Transport::WebSocket,
-        proxy_protocol: false,
+        proxy_protocol: ProxyProtocol::Off,
         tls: None,
     };
     let gate = Gate::bind(GateConfig::new(vec![listener]), &prometheus::Registry::new()).unwrap();

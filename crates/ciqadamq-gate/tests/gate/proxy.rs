@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ciqadamq_gate::{GateConfig, GateListener, Transport};
+use ciqadamq_gate::{GateConfig, GateListener, ProxyProtocol, Transport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -109,6 +109,42 @@ async fn listener_without_proxy_protocol_takes_no_header() {
     client.write_all(CONNECT).await.unwrap();
     assert_eq!(read_to_end(&mut client).await, b"");
     site.wait_for_failures("not_connect", 1.0).await;
+}
+
+/// A connection to `door` from an address of our choice.
+#[cfg(target_os = "linux")]
+async fn connect_from(site: &Site, source: &str) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(source.parse().unwrap(), 0)).unwrap();
+    socket.connect(site.addr("door")).await.unwrap()
+}
+
+/// Elsewhere than on Linux there is one loopback address.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn header_is_required_from_the_proxies_networks_and_taken_from_nobody_else() {
+    let networks = ProxyProtocol::Networks(vec!["127.0.3.0/24".parse().unwrap()]);
+    let door = GateListener { proxy_protocol: networks, ..listener("door", Transport::Tcp, false) };
+    let site = site_with(GateConfig::new(vec![door])).await;
+
+    let mut proxy = connect_from(&site, "127.0.3.7").await;
+    proxy.write_all(&[&v2_ipv4(), CONNECT].concat()).await.unwrap();
+    assert_eq!(site.engine.accept_client().await.source, "203.0.113.9:12345".parse().unwrap());
+
+    let mut direct = connect_from(&site, "127.0.4.7").await;
+    direct.write_all(CONNECT).await.unwrap();
+    assert_eq!(site.engine.accept_client().await.source, direct.local_addr().unwrap());
+
+    let mut forger = connect_from(&site, "127.0.4.7").await;
+    forger.write_all(&[&v2_ipv4(), CONNECT].concat()).await.unwrap();
+    assert_eq!(read_to_end(&mut forger).await, b"");
+    site.wait_for_failures("not_connect", 1.0).await;
+
+    let mut headless = connect_from(&site, "127.0.3.7").await;
+    headless.write_all(CONNECT).await.unwrap();
+    assert_eq!(read_to_end(&mut headless).await, b"");
+    site.wait_for_failures("proxy_header", 1.0).await;
+    assert!(site.engine.is_unbothered().await);
 }
 
 #[tokio::test]

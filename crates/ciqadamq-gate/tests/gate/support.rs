@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ciqadamq_gate::{Gate, GateConfig, GateHandle, GateListener, Transport};
+use ciqadamq_gate::{Gate, GateConfig, GateHandle, GateListener, ProxyProtocol, Transport};
 use prometheus::Registry;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -30,6 +30,7 @@ pub struct Site {
 
 /// One listener on a free port, named after what it is.
 pub fn listener(name: &'static str, transport: Transport, proxy_protocol: bool) -> GateListener {
+    let proxy_protocol = if proxy_protocol { ProxyProtocol::Everybody } else { ProxyProtocol::Off };
     GateListener { name, addr: "127.0.0.1:0".parse().unwrap(), transport, proxy_protocol, tls: None }
 }
 
