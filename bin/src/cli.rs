@@ -92,6 +92,16 @@ pub enum Command {
         #[command(subcommand)]
         command: ClusterCommand,
     },
+    /// Ask a running node whether it is alive; needs no token
+    #[command(after_help = EXIT_CODES)]
+    Health {
+        /// Ask whether clients may come; exit code 1, and the reason, while they may not
+        #[arg(long)]
+        ready: bool,
+        /// The node's REST API [default: api.addr of the local configuration]
+        #[arg(long, value_name = "URL")]
+        api: Option<String>,
+    },
     /// Look after the node's secrets
     #[command(after_help = EXIT_CODES)]
     Secrets {

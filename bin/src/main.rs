@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Users { api, command } => remote::users(&global, &api, &command),
         Command::Acl { api, command } => remote::acl(&global, &api, &command),
         Command::Cluster { api, command } => remote::cluster(&global, &api, &command),
+        Command::Health { ready, api } => remote::health(&global, api.as_deref(), ready),
         Command::Secrets { command: SecretsCommand::Check } => secrets_check::run(&global),
         Command::Completions { shell } => {
             let mut script = Vec::new();

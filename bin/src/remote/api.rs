@@ -25,7 +25,7 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 /// One node's API and the token for it.
 pub struct Api {
     base: String,
-    token: String,
+    token: Option<String>,
     client: reqwest::Client,
 }
 
@@ -35,14 +35,11 @@ impl Api {
         // With both given, a machine without a configuration, or with a broken one, will do.
         let local = match (&args.api, &args.token_file) {
             (Some(_), Some(_)) => None,
-            _ => {
-                let loaded = config::load_values(&global.overrides(), &crate::official::names());
-                Some(loaded.map_err(|problems| Failure::Usage(problems.to_string()))?.config)
-            }
+            _ => Some(local(global)?),
         };
         let base = match (&args.api, &local) {
             (Some(url), _) => url.clone(),
-            (None, Some(local)) => format!("http://{}", reachable(local.api.addr)),
+            (None, Some(local)) => base(local),
             (None, None) => return Err(Failure::Usage("give --api URL".into())),
         };
         let token = match (&args.token_file, &local) {
@@ -53,10 +50,18 @@ impl Api {
             },
             (None, None) => return Err(Failure::Usage("give --token-file FILE".into())),
         };
-        Self::new(&base, token)
+        Self::new(&base, Some(token))
     }
 
-    pub(super) fn new(base: &str, token: String) -> Result<Self, Failure> {
+    /// The same for what needs no token.
+    pub fn open_without_token(global: &Global, url: Option<&str>) -> Result<Self, Failure> {
+        match url {
+            Some(url) => Self::new(url, None),
+            None => Self::new(&base(&local(global)?), None),
+        }
+    }
+
+    fn new(base: &str, token: Option<String>) -> Result<Self, Failure> {
         let url = Url::parse(base).map_err(|error| Failure::Usage(format!("--api `{base}`: {error}")))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Failure::Usage(format!("--api `{base}`: give http://HOST:PORT or https://HOST:PORT")));
@@ -75,7 +80,10 @@ impl Api {
 
     /// Sends a request; the body of a good answer, `Null` if there is none.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        let mut request = self.client.request(method, format!("{}{path}", self.base)).bearer_auth(&self.token);
+        let mut request = self.client.request(method, format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -96,6 +104,17 @@ impl Api {
 }
 
 /// The token as a node of this configuration would find it; `None` if it makes its own.
+/// The local configuration.
+fn local(global: &Global) -> Result<Config, Failure> {
+    let loaded = config::load_values(&global.overrides(), &crate::official::names());
+    Ok(loaded.map_err(|problems| Failure::Usage(problems.to_string()))?.config)
+}
+
+/// Where a node of this configuration has its API, for callers on its machine.
+fn base(local: &Config) -> String {
+    format!("http://{}", reachable(local.api.addr))
+}
+
 fn management_token(local: &Config) -> Result<Option<Secret>, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("management token: {error}; give --token-file"));
     let setup = crate::settings::secrets(local).map_err(|error| wrong(&error))?;

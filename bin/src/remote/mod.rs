@@ -3,6 +3,7 @@
 mod acl;
 mod api;
 mod cluster;
+mod health;
 mod password;
 mod users;
 
@@ -55,9 +56,18 @@ pub fn cluster(global: &Global, args: &ApiArgs, command: &ClusterCommand) -> Exi
     run(global, args, async |api| cluster::run(&api, command, args.json).await)
 }
 
+/// `ciqadamq health`
+pub fn health(global: &Global, api: Option<&str>, ready: bool) -> ExitCode {
+    run_with(Api::open_without_token(global, api), async |api| health::run(&api, ready).await)
+}
+
 /// Runs a command; what it returns is printed.
 fn run(global: &Global, args: &ApiArgs, command: impl AsyncFnOnce(Api) -> Result<Done, Failure>) -> ExitCode {
-    let result = Api::open(global, args).and_then(|api| {
+    run_with(Api::open(global, args), command)
+}
+
+fn run_with(api: Result<Api, Failure>, command: impl AsyncFnOnce(Api) -> Result<Done, Failure>) -> ExitCode {
+    let result = api.and_then(|api| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::Usage(format!("runtime cannot be started: {error}")))?;
         runtime.block_on(command(api))

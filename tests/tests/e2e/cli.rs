@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Output, Stdio};
 
-use ciqadamq_tests::{Account, Broker, BrokerOptions, Version, command};
+use ciqadamq_tests::{Account, Broker, BrokerOptions, Cluster, Version, command, eventually};
 use serde_json::Value;
 
 fn text(output: &Output) -> String {
@@ -104,6 +104,32 @@ fn a_node_that_is_not_there_is_another_exit_code() {
     let mut cli = Cli::new();
     cli.broker.sigterm();
     cli.run(&["users", "list"], 3);
+}
+
+#[test]
+fn whether_a_node_is_alive_and_ready_can_be_asked_without_a_token_or_an_http_client() {
+    let mut broker = Broker::start_default();
+    let config = broker.config().display().to_string();
+    let ask = |broker: &Broker, args: &[&str]| {
+        let output = broker.run(&[&["health", "--config", &config], args].concat());
+        (output.status.code(), text(&output))
+    };
+    assert_eq!(ask(&broker, &[]), (Some(0), "alive\n".into()));
+    assert_eq!(ask(&broker, &["--ready"]), (Some(0), "ready\n".into()));
+    let url = format!("http://{}", broker.rest.addr);
+    assert_eq!(ask(&broker, &["--ready", "--api", &url]).0, Some(0));
+    broker.sigterm();
+    assert_eq!(ask(&broker, &[]).0, Some(3));
+
+    // One of three waits for the others.
+    let mut cluster = Cluster::prepare(3, |_| BrokerOptions::new());
+    cluster[1].spawn();
+    let config = cluster[1].config().display().to_string();
+    let ask = |args: &[&str]| cluster[1].run(&[&["health", "--config", &config], args].concat());
+    eventually("its API", || (ask(&[]).status.code() == Some(0)).then_some(()));
+    let output = ask(&["--ready"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("not ready: "), "{}", text(&output));
 }
 
 #[test]
