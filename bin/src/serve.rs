@@ -132,6 +132,9 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         internal.offer(ciqadamq_cluster::SERVICE, cluster.clone());
         parts.enter(ciqadamq_cluster::PART, Arc::new(RoutesPart(cluster.clone())));
         join(&scx, config, cluster).await?;
+    } else if starts("ciqadamq-router") {
+        // In a cluster the routing plugin has the subscriptions, and takes those of other nodes past any router of ours.
+        ciqadamq_router::register(&scx, &metrics).await.context("ciqadamq-router")?;
     }
     // Ours after the official ones: the guard of client ids goes in front of whatever they put into the engine.
     official::register(&scx, config).await?;

@@ -19,6 +19,7 @@ pub const OWN_PLUGINS: &[(&str, &[&str])] = &[
     ("ciqadamq-session-store", &[]),
     ("ciqadamq-expiry", &[]),
     ("ciqadamq-retain", &["ciqadamq-user-store"]),
+    ("ciqadamq-router", &[]),
     ("ciqadamq-metrics", &[]),
 ];
 
@@ -105,11 +106,11 @@ fn listeners(reading: &mut Reading) {
     for (key, text) in clashes {
         reading.complain(key, text);
     }
-}
     if !reading.config.mqtt.proxy_protocol_from.is_empty() && !reading.config.mqtt.proxy_protocol {
         let text = "names proxies, and mqtt.proxy_protocol is off; set it to true, or leave this out";
         reading.complain("mqtt.proxy_protocol_from", text);
     }
+}
 
 fn clash(a: SocketAddr, b: SocketAddr) -> bool {
     let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();

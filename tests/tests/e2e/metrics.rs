@@ -15,6 +15,8 @@ fn the_documented_metrics_are_there_and_count() {
     phone.publish_ok("chatsync", "x", 1);
     watcher.publish("chat/ua/x", "y");
     phone.expect("chat/ua/x", "y");
+    watcher.publish("chat/ua/x", "z");
+    phone.expect("chat/ua/x", "z");
     broker.connect(&Connect::new(Version::V5, Link::Tcp, "x").login(&ua.username, "guess")).refused();
 
     let at_least = |name: &str, labels: &[&str], least: f64| {
@@ -30,6 +32,8 @@ fn the_documented_metrics_are_there_and_count() {
     at_least("ciqadamq_auth_login_seconds_count", &[], 3.0);
     at_least("ciqadamq_acl_publish_refused_total", &["not_granted"], 1.0);
     at_least("ciqadamq_acl_subscribe_refused_total", &["not_granted"], 1.0);
+    at_least("ciqadamq_router_misses_total", &[], 2.0);
+    at_least("ciqadamq_router_hits_total", &[], 1.0);
     at_least("ciqadamq_rest_requests_total", &[], 2.0);
     at_least("ciqadamq_users", &[], 2.0);
 }
