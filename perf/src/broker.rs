@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,17 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 
 use crate::mqtt::{Connection, Login};
-use crate::process;
+use crate::process::{self, Started};
 use crate::users::{self, Users};
 
 /// How long a start may take; RabbitMQ needs half of it on a busy machine.
 const START: Duration = Duration::from_secs(120);
+/// How long one question during the start may take: who does not answer is asked again.
+const PROBE: Duration = Duration::from_secs(2);
 /// How long an ordered end may take.
 const END: Duration = Duration::from_secs(20);
+/// How long a program may take to say its version.
+const VERSION: Duration = Duration::from_secs(10);
 
 /// What runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -93,7 +97,7 @@ pub struct Broker {
     pub version: String,
     pub addrs: Vec<SocketAddr>,
     pub users: Rc<Users>,
-    child: Child,
+    child: Started,
     dir: TempDir,
 }
 
@@ -118,11 +122,11 @@ impl Broker {
         }
         if let Some((broker, load)) = &setup.cores {
             process::pin(broker);
-            let child = command.spawn();
+            let child = Started::new(&mut command);
             process::pin(load);
             return Self::wait(kind, dir, mqtt, api, token, setup, child, &program).await;
         }
-        let child = command.spawn();
+        let child = Started::new(&mut command);
         Self::wait(kind, dir, mqtt, api, token, setup, child, &program).await
     }
 
@@ -134,7 +138,7 @@ impl Broker {
         api: SocketAddr,
         token: String,
         setup: &Setup,
-        child: std::io::Result<Child>,
+        child: std::io::Result<Started>,
         program: &Path,
     ) -> anyhow::Result<Self> {
         let child = child.with_context(|| format!("`{}` cannot be started; is it installed?", program.display()))?;
@@ -162,15 +166,18 @@ impl Broker {
     }
 
     async fn takes_clients(&self, api: SocketAddr) -> bool {
-        if self.kind.has_users() {
-            return users::ready(api).await;
-        }
-        Connection::open(self.addrs[0], "perf-probe", self.users.backend()).await.is_ok()
+        let probe = async {
+            if self.kind.has_users() {
+                return users::ready(api).await;
+            }
+            Connection::open(self.addrs[0], "perf-probe", self.users.backend()).await.is_ok()
+        };
+        tokio::time::timeout(PROBE, probe).await.unwrap_or(false)
     }
 
     /// Its processes.
     pub fn pids(&self) -> Vec<u32> {
-        process::descendants(self.child.id())
+        self.child.pids()
     }
 
     /// The first process of each node.
@@ -183,35 +190,14 @@ impl Broker {
     }
 
     /// Ends it in order; after a while it is killed.
-    pub fn stop(mut self) -> anyhow::Result<()> {
-        terminate(&self.child)?;
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        self.child.terminate();
         let began = Instant::now();
         while self.child.try_wait()?.is_none() && began.elapsed() < END {
-            std::thread::sleep(Duration::from_millis(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill, and waiting returns at once.
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-#[cfg(unix)]
-fn terminate(child: &Child) -> anyhow::Result<()> {
-    use nix::sys::signal::{Signal, kill};
-    // A process that has just ended need not be ended.
-    kill(nix::unistd::Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM).ok();
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn terminate(_: &Child) -> anyhow::Result<()> {
-    Ok(())
 }
 
 /// Writes what the broker needs into its directory and adds the arguments.
@@ -276,8 +262,8 @@ fn version(kind: Kind, program: &Path) -> String {
     if kind == Kind::Rabbitmq {
         return String::new();
     }
-    let output = Command::new(program).arg(argument).output();
-    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    // It is for the chart's legend; the measurement goes on without.
+    let text = process::output(Command::new(program).arg(argument), VERSION).unwrap_or_default();
     let digits = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
     text.split_whitespace().find(digits).unwrap_or_default().to_owned()
 }
@@ -305,6 +291,28 @@ mod tests {
     fn free_addresses_differ() {
         let [a, b, c] = free_addresses().unwrap();
         assert!(a != b && b != c && a != c);
+    }
+
+    /// Takes connections, and says nothing.
+    #[tokio::test]
+    async fn a_silent_broker_is_asked_again_and_not_waited_for() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = silent.local_addr().unwrap();
+        let users = Rc::new(Users::anonymous(1));
+        for kind in [Kind::Mosquitto, Kind::Own] {
+            let child = Started::new(Command::new("sleep").arg("1000")).unwrap();
+            let broker = Broker {
+                kind,
+                version: String::new(),
+                addrs: vec![addr],
+                users: users.clone(),
+                child,
+                dir: tempfile::tempdir().unwrap(),
+            };
+            let began = Instant::now();
+            assert!(!broker.takes_clients(addr).await);
+            assert!(began.elapsed() < 5 * PROBE);
+        }
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 
 use crate::broker::{Broker, Kind};
 use crate::load::{Fleet, PAYLOAD_MIN, Phase};
+use crate::process::Started;
 use crate::sweep::bar;
 use crate::{Common, stacks};
 
@@ -51,14 +52,13 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     fleet.grow(args.subs, &progress).await?;
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("perf.data");
-    let mut perf = Command::new("perf")
-        .args(["record", "--quiet", "--call-graph", "fp", "--event", "cpu-clock"])
+    let mut perf = Command::new("perf");
+    perf.args(["record", "--quiet", "--call-graph", "fp", "--event", "cpu-clock"])
         .args(["--freq", &args.frequency.to_string(), "--output"])
         .arg(&data)
         .args(["--pid", &broker.pids().iter().map(u32::to_string).collect::<Vec<_>>().join(",")])
-        .stdin(Stdio::null())
-        .spawn()
-        .context("`perf` cannot be started; install linux-perf")?;
+        .stdin(Stdio::null());
+    let mut perf = Started::new(&mut perf).context("`perf` cannot be started; install linux-perf")?;
     let phase = Phase {
         messages: u64::MAX / 2,
         payload: args.payload,
@@ -70,7 +70,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let outcome = fleet.publish(&phase, &progress).await;
     drop(fleet);
     // It ends by itself when what it watches has ended.
-    broker.stop()?;
+    broker.stop().await?;
     let status = perf.wait()?;
     let outcome = outcome?;
     // Some versions report the signal that ended what they watched.

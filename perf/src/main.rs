@@ -17,7 +17,7 @@ mod users;
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 
 use broker::{Kind, Setup};
@@ -106,12 +106,33 @@ fn kinds(peers: &[Kind], only_peers: bool) -> Vec<Kind> {
     kinds
 }
 
+/// Ctrl-C, or what a supervisor sends.
+#[cfg(unix)]
+async fn asked_to_end() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let hear = |kind| signal(kind).context("signals cannot be heard");
+    let (mut interrupt, mut terminate) = (hear(SignalKind::interrupt())?, hear(SignalKind::terminate())?);
+    let mut hang_up = hear(SignalKind::hangup())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hang_up.recv() => {}
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+async fn asked_to_end() -> anyhow::Result<()> {
+    tokio::signal::ctrl_c().await.context("Ctrl-C cannot be handled")
+}
+
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     #[cfg(unix)]
     rlimit::increase_nofile_limit(u64::from(u16::MAX)).context("limit of open files")?;
     // One thread: the load must not take from the broker what it measures.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _household = process::Household::new();
     let work = async {
         tokio::select! {
             result = async {
@@ -122,7 +143,7 @@ fn main() -> anyhow::Result<()> {
                 }
             } => result,
             // Dropping what runs ends the brokers.
-            signal = tokio::signal::ctrl_c() => signal.context("Ctrl-C cannot be handled"),
+            result = asked_to_end() => result.and_then(|()| bail!("ended before it was done")),
         }
     };
     runtime.block_on(tokio::task::LocalSet::new().run_until(work))

@@ -3,9 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+/// How long a broker may take for an answer that everything waits for, on a machine whose every core is busy.
+pub const ANSWER: Duration = Duration::from_secs(30);
 
 /// Packet types, the upper half of a packet's first byte.
 pub const PUBLISH: u8 = 3;
@@ -69,6 +73,10 @@ impl Packet<'_> {
 impl Connection {
     /// Connects, with a clean session and a keep-alive of ten minutes: runs are shorter, so nobody pings.
     pub async fn open(addr: SocketAddr, client_id: &str, login: Option<&Login>) -> io::Result<Self> {
+        within(ANSWER, Self::try_open(addr, client_id, login)).await
+    }
+
+    async fn try_open(addr: SocketAddr, client_id: &str, login: Option<&Login>) -> io::Result<Self> {
         let stream = TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
         let mut connection = Self { stream, input: Vec::with_capacity(1024), at: 0 };
@@ -84,8 +92,7 @@ impl Connection {
         }
         let mut packet = Vec::new();
         frame(0x10, &body, &mut packet);
-        connection.send(&packet).await?;
-        let answer = connection.next().await?;
+        let answer = connection.ask(&packet).await?;
         match (answer.kind(), answer.body) {
             (CONNACK, [_, 0]) => Ok(connection),
             (kind, body) => Err(io::Error::other(format!("CONNECT was answered with type {kind}, {body:?}"))),
@@ -99,12 +106,16 @@ impl Connection {
         body.push(qos);
         let mut packet = Vec::new();
         frame(0x82, &body, &mut packet);
-        self.send(&packet).await?;
-        let answer = self.next().await?;
+        let answer = within(ANSWER, self.ask(&packet)).await?;
         match (answer.kind(), answer.body) {
             (SUBACK, [_, _, granted]) if *granted == qos => Ok(()),
             (kind, body) => Err(io::Error::other(format!("SUBSCRIBE was answered with type {kind}, {body:?}"))),
         }
+    }
+
+    async fn ask(&mut self, packet: &[u8]) -> io::Result<Packet<'_>> {
+        self.send(packet).await?;
+        self.next().await
     }
 
     /// Writes whole packets.
@@ -132,6 +143,12 @@ impl Connection {
     pub fn has_next(&self) -> bool {
         split(&self.input, self.at).is_some()
     }
+}
+
+/// The result of something that must not take longer than `limit`.
+pub async fn within<T>(limit: Duration, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+    tokio::time::timeout(limit, step).await.map_err(late)?
 }
 
 /// Appends a PUBLISH.

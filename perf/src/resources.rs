@@ -151,7 +151,7 @@ async fn ramp(args: &Args, kind: Kind, progress: &ProgressBar) -> anyhow::Result
         progress.inc(1);
     }
     drop(fleet);
-    broker.stop()?;
+    broker.stop().await?;
     Ok(all)
 }
 

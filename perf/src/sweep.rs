@@ -145,7 +145,7 @@ async fn measure(
         rows.push(Row { kind, version, subs, qos, paced: rate > 0, round, outcome, cpu_us, connect_cpu_us, kb });
     }
     drop(fleet);
-    broker.stop()?;
+    broker.stop().await?;
     Ok(rows)
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::mqtt::Login;
+use crate::mqtt::{ANSWER, Login, within};
 
 /// Requests under way at once: the broker writes users in groups.
 const PARALLEL: usize = 32;
@@ -121,11 +121,14 @@ pub async fn ready(api: SocketAddr) -> bool {
 }
 
 async fn exchange(api: SocketAddr, request: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(api).await?;
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(64 * 1024).read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    within(ANSWER, async {
+        let mut stream = TcpStream::connect(api).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(64 * 1024).read_to_end(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    })
+    .await
 }
 
 fn status(answer: &str) -> Option<u16> {

@@ -4,20 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-/// `CIQADAMQ_BIN`, else the development build of this workspace.
+/// What is measured: whoever starts these tests says so, as `cargo xtask test` does. A binary that happens to lie about may be of
+/// yesterday.
 fn broker() -> PathBuf {
-    if let Some(path) = std::env::var_os("CIQADAMQ_BIN") {
-        return path.into();
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let path = target.join("debug").join(format!("ciqadamq{}", std::env::consts::EXE_SUFFIX));
-    assert!(
-        path.is_file(),
-        "{} is not there; build it with `cargo build -p ciqadamq`, or set CIQADAMQ_BIN",
-        path.display()
-    );
+    let path = std::env::var_os("CIQADAMQ_BIN").map(PathBuf::from);
+    let path =
+        path.expect("CIQADAMQ_BIN is not set: name the broker's binary, or run `cargo xtask test`, which builds it");
+    assert!(path.is_file(), "CIQADAMQ_BIN: there is no file `{}`", path.display());
     path
 }
 
@@ -78,6 +73,40 @@ fn a_ramp_samples_every_workload() {
         let delivers = workload != "idle";
         assert_eq!(!cell(&rows[2], "delivered_per_s").is_empty(), delivers, "{rows:?}");
         assert!(dir.path().join(format!("perf-resources-{workload}.svg")).is_file());
+    }
+}
+
+/// A measurement that is ended from outside takes its broker along.
+#[test]
+#[cfg(target_os = "linux")]
+fn no_broker_outlives_a_measurement_that_is_ended() {
+    for signal in ["-TERM", "-KILL"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut measurement = Command::new(env!("CARGO_BIN_EXE_ciqadamq-perf"))
+            .args(["perf", "--subs", "1", "--msgs", "100000000", "--rate", "1", "--binary"])
+            .arg(broker())
+            .arg("--out")
+            .arg(dir.path())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = measurement.id();
+        let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !is_so() {
+                assert!(began.elapsed() < Duration::from_secs(60), "{signal}: {what}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        wait("no broker is started", &|| !children().is_empty());
+        let broker = children().trim().to_owned();
+        assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+        assert!(!measurement.wait().unwrap().success());
+        wait("the broker lives on", &|| {
+            let stat = fs::read_to_string(format!("/proc/{broker}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        });
     }
 }
 
