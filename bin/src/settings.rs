@@ -166,7 +166,12 @@ pub fn secrets(config: &Config) -> Result<Setup, SetupError> {
         pepper: config.auth.pepper.clone(),
         repl_token: config.api.repl_token.clone(),
     };
-    Ok(Setup { source, configured, start_timeout: Duration::from_secs(secrets.start_timeout_secs) })
+    Ok(Setup {
+        source,
+        configured,
+        start_timeout: Duration::from_secs(secrets.start_timeout_secs),
+        overlap: Duration::from_secs(config.api.token_overlap_secs.into()),
+    })
 }
 
 /// What is wrong with where secrets come from: the key, and why. The file with certificates is read for it.

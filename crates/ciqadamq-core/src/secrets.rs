@@ -64,6 +64,11 @@ pub trait SecretSource: Send + Sync {
     /// it rotates. Whoever accepts it takes the one before for a while too, so a peer that has not heard of a rotation
     /// yet is no stranger.
     fn peer_token(&self) -> Option<Secret>;
+
+    /// What another node may prove that it knows, where it does not show it to `/internal/*` but computes with it: what
+    /// [`peer_token`](Self::peer_token) gives, and then what that was before, for as long as `/internal/*` takes it. Two at most.
+    /// Empty while it is not known whether there is a replication token: then nobody is let in.
+    fn peer_tokens(&self) -> Vec<Secret>;
 }
 
 /// What became of a second look at a secret.

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::metrics::Metrics;
-use crate::slot::{First, Slot};
+use crate::slot::{Before, First, Slot};
 use crate::source::Source;
 use crate::start::{Origin, Resolved, StartError, resolve};
 
@@ -52,6 +52,8 @@ pub struct Setup {
     pub configured: Configured,
     /// how long a source that fails is tried again at start
     pub start_timeout: Duration,
+    /// how long a token counts after another has come into force
+    pub overlap: Duration,
 }
 
 /// The secrets in force. Shared by whoever needs one.
@@ -74,7 +76,7 @@ impl Secrets {
     /// Fails without a management token. Without a word from the source about the replication token, and none in the
     /// configuration, `/internal/*` stays closed until the source answers. Without a pepper logins cost an argon2 each.
     pub async fn load(setup: Setup, health: Arc<Health>, registry: &Registry) -> Result<Self, StartError> {
-        let Setup { source, configured, start_timeout } = setup;
+        let Setup { source, configured, start_timeout, overlap } = setup;
         let metrics = Metrics::register(registry)?;
         let read = |name| resolve(source.as_ref(), name, configured.get(name).cloned(), start_timeout, &metrics);
         let (api_token, pepper, repl_token) =
@@ -108,7 +110,7 @@ impl Secrets {
                         Resolved::Absent => First::Absent,
                         Resolved::Unknown(_) => First::Unknown,
                     };
-                    let slot = Slot::new(name, source.clone(), first, metrics.clone(), trouble.clone());
+                    let slot = Slot::new(name, source.clone(), overlap, first, metrics.clone(), trouble.clone());
                     if let Some(error) = error {
                         slot.failed_at_start(&error);
                     }
@@ -184,6 +186,23 @@ impl SecretSource for Secrets {
             token => token,
         }
     }
+
+    fn peer_tokens(&self) -> Vec<Secret> {
+        let before = |name| self.slot(name).and_then(|slot| slot.before());
+        let before = match self.current(SecretName::ReplToken) {
+            None => before(SecretName::ApiToken),
+            Some(_) => match before(SecretName::ReplToken) {
+                // Until then it was the management token.
+                Some(Before::Absent) => self.current(SecretName::ApiToken).map(Before::Value),
+                before => before,
+            },
+        };
+        let before = match before {
+            Some(Before::Value(secret)) => Some(secret),
+            Some(Before::Absent) | None => None,
+        };
+        self.peer_token().map(|current| std::iter::once(current).chain(before).collect()).unwrap_or_default()
+    }
 }
 
 #[async_trait]
@@ -248,3 +267,6 @@ fn condition(troubles: &BTreeMap<SecretName, String>) -> Condition {
     }
     Condition::Degraded(troubles.iter().map(|(name, text)| format!("{name}: {text}")).collect::<Vec<_>>().join("; "))
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,10 +44,20 @@ enum Held {
     Unknown,
 }
 
+/// What was in force before.
+#[derive(Clone)]
+pub(crate) enum Before {
+    Value(Secret),
+    Absent,
+}
+
 pub(crate) struct Slot {
     name: SecretName,
     source: Arc<dyn Source>,
     held: RwLock<Held>,
+    /// what was in force until the last change, and how long that counts
+    before: RwLock<Option<(Before, Instant)>>,
+    overlap: Duration,
     observers: RwLock<Vec<Observer>>,
     /// questions put so far
     put: AtomicU64,
@@ -74,6 +84,7 @@ impl Slot {
     pub(crate) fn new(
         name: SecretName,
         source: Arc<dyn Source>,
+        overlap: Duration,
         first: First,
         metrics: Metrics,
         trouble: Trouble,
@@ -88,6 +99,8 @@ impl Slot {
             name,
             source,
             held: RwLock::new(held),
+            before: RwLock::new(None),
+            overlap,
             observers: RwLock::default(),
             put: AtomicU64::new(0),
             answered: watch::Sender::new(0),
@@ -113,6 +126,12 @@ impl Slot {
             Held::Value { secret, .. } => Some(secret.clone()),
             Held::Absent | Held::Unknown => None,
         }
+    }
+
+    /// What was in force until a moment ago: the overlap of its rotation lasts.
+    pub(crate) fn before(&self) -> Option<Before> {
+        let before = self.before.read();
+        before.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(before, _)| before.clone())
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -197,6 +216,7 @@ impl Slot {
                 if matches!(&before, Held::Value { secret: old, .. } if old.expose() == secret.expose()) {
                     return;
                 }
+                self.remember(before);
                 self.metrics.changed(name);
                 self.tell(Some(&secret));
                 info!(secret = %name, source = self.source.kind(), version = version.as_deref(), "secret changed");
@@ -230,6 +250,16 @@ impl Slot {
                 self.failed(&error.to_string(), error.kind(), error.remedy());
             }
         }
+    }
+
+    fn remember(&self, held: Held) {
+        let before = match held {
+            Held::Value { secret, .. } => Some(Before::Value(secret)),
+            Held::Absent => Some(Before::Absent),
+            Held::Unknown => None,
+        };
+        // A duration beyond the clock's range means no overlap rather than an endless one.
+        *self.before.write() = before.zip(Instant::now().checked_add(self.overlap));
     }
 
     fn tell(&self, value: Option<&Secret>) {

@@ -12,6 +12,7 @@ use crate::value::BadValue;
 
 const AT_LEAST: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_secs(3);
+const OVERLAP: Duration = Duration::from_secs(1);
 
 /// Says what it is told to, after a while, and counts.
 struct Fake {
@@ -70,7 +71,7 @@ impl Rig {
         let told = trouble.clone();
         let metrics = Metrics::register(&Registry::new()).unwrap();
         let tell: Trouble = Arc::new(move |_, text| *told.lock() = text);
-        let slot = Arc::new(Slot::new(SecretName::ApiToken, fake.clone(), first, metrics, tell));
+        let slot = Arc::new(Slot::new(SecretName::ApiToken, fake.clone(), OVERLAP, first, metrics, tell));
         tokio::spawn(slot.clone().run());
         Self { fake, slot, trouble, started: Instant::now() }
     }
@@ -188,6 +189,17 @@ async fn a_rotation_that_nobody_presents_is_found_by_the_clock() {
     rig.says(value("two"));
     rig.until("the new value is known", || rig.holds("two")).await;
     assert_eq!(rig.asked(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_in_force_before_counts_for_the_overlap() {
+    let rig = Rig::one();
+    assert!(rig.slot.before().is_none());
+    rig.says(value("two"));
+    assert!(rig.presents("two").await.0);
+    assert!(matches!(rig.slot.before(), Some(Before::Value(secret)) if secret.expose() == b"one"));
+    rig.until("the overlap is over", || rig.slot.before().is_none()).await;
+    assert!(rig.holds("two"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
