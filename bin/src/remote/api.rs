@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ciqadamq_core::{Secret, SecretName};
+use ciqadamq_core::{Secret, SecretName, with_causes};
 use ciqadamq_secrets::Found;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, StatusCode, Url};
@@ -87,7 +87,8 @@ impl Api {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let unreachable = |error: reqwest::Error| Failure::Unreachable(format!("{}: {}", self.base, chain(&error)));
+        let unreachable =
+            |error: reqwest::Error| Failure::Unreachable(format!("{}: {}", self.base, with_causes(&error)));
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let text = response.text().await.map_err(unreachable)?;
@@ -103,7 +104,6 @@ impl Api {
     }
 }
 
-/// The token as a node of this configuration would find it; `None` if it makes its own.
 /// The local configuration.
 fn local(global: &Global) -> Result<Config, Failure> {
     let loaded = config::load_values(&global.overrides(), &crate::official::names());
@@ -115,6 +115,7 @@ fn base(local: &Config) -> String {
     format!("http://{}", reachable(local.api.addr))
 }
 
+/// The token as a node of this configuration would find it; `None` if it makes its own.
 fn management_token(local: &Config) -> Result<Option<Secret>, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("management token: {error}; give --token-file"));
     let setup = crate::settings::secrets(local).map_err(|error| wrong(&error))?;
@@ -148,17 +149,6 @@ fn refusal(status: StatusCode, text: &str) -> Failure {
         Some(error) => Failure::Refused(error.to_owned()),
         None => Failure::Refused(format!("the node answers {status}; check --api")),
     }
-}
-
-/// An error with its causes: `reqwest` alone says only that a request failed. The URL holds no secret.
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 fn token_from(file: &Path) -> Result<String, Failure> {

@@ -28,6 +28,7 @@
 
 mod access;
 mod budget;
+mod causes;
 mod cluster;
 mod command;
 mod directory;
@@ -55,6 +56,7 @@ pub use access::{
     SubscribeRefusal, TopicTemplate,
 };
 pub use budget::LogBudget;
+pub use causes::with_causes;
 pub use cluster::{ClusterPart, ClusterParts, MembersError, RaftPeer, RaftRole, RaftView};
 pub use command::{Applied, Command, Decision, Rejection, UserPatch, decide};
 pub use directory::{DirectoryError, DirectoryStatus, ExecuteError, UserDirectory, UserObserver, UserPage, UserQuery};

@@ -7,6 +7,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ciqadamq_core::with_causes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, Request, Url};
@@ -17,6 +19,8 @@ use crate::error::ReadError;
 
 /// Longest answer that is read.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// In a segment of a path everything else is encoded (RFC 3986 section 2.3), the slash of a name above all.
+pub(crate) const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// Redirects followed within the same server.
 const REDIRECTS_MAX: usize = 3;
 /// A wait that a server asks for is believed up to this.
@@ -95,7 +99,7 @@ impl Http {
         let failed = |error: reqwest::Error| match error {
             e if e.is_redirect() => ReadError::Redirect,
             e if e.is_timeout() => ReadError::Timeout(self.timeout),
-            e => ReadError::Unreachable(chain(e)),
+            e => ReadError::Unreachable(with_causes(&e.without_url())),
         };
         let mut response = self.client.execute(request).await.map_err(failed)?;
         let status = response.status().as_u16();
@@ -159,23 +163,6 @@ fn within_one_server(attempt: Attempt<'_>) -> reqwest::redirect::Action {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let secs: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(secs).min(RETRY_AFTER_MAX))
-}
-
-/// An error with its causes; `reqwest` alone says only that a request failed.
-fn chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Many repeat their cause.
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

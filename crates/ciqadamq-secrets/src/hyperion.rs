@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ciqadamq_core::SecretName;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use reqwest::header::{ACCEPT, HeaderValue};
 use reqwest::{Method, Request, Url};
 
 use crate::error::ReadError;
-use crate::http::{Http, SetupError, base, parse_address};
+use crate::http::{Http, SetupError, UNRESERVED, base, parse_address};
 use crate::json::{Fields, parse};
 use crate::source::{Found, Pace, Source};
 use crate::value::BadValue;
 
-/// In a path segment everything else is encoded, the slash of a name above all.
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// A vault that is asked too often locks the node out.
 pub(crate) const AT_LEAST: Duration = Duration::from_secs(5);
 

@@ -6,20 +6,19 @@ use async_trait::async_trait;
 use ciqadamq_core::Secret;
 use http::{HeaderName, HeaderValue, Uri};
 use parking_lot::Mutex;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use rustify::client::Client;
 use rustify::endpoint::{Endpoint, MiddleWare};
 use rustify::errors::ClientError;
 
 use super::config::VaultConfig;
 use crate::error::ReadError;
-use crate::http::{Answer, Http, SetupError, base, parse_address};
+use crate::http::{Answer, Http, SetupError, UNRESERVED, base, parse_address};
 
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
 /// Vault's guard against requests that somebody else made a browser or a server send.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The vault's API.
 pub(super) struct Api {
@@ -71,7 +70,7 @@ impl MiddleWare for Headers<'_> {
         let path = endpoint.path();
         let segments = path.trim().trim_matches('/').split('/').filter(|segment| !segment.is_empty());
         let url = segments.fold(format!("{}/v1", self.base), |url, segment| {
-            url + "/" + &utf8_percent_encode(segment, SEGMENT).to_string()
+            url + "/" + &utf8_percent_encode(segment, UNRESERVED).to_string()
         });
         *request.uri_mut() = url.parse::<Uri>().map_err(|source| ClientError::UrlBuildError { source })?;
         let headers = request.headers_mut();
