@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 256;
 /// No source takes longer: each bounds itself, and this is for one that does not.
 const READ_MAX: Duration = Duration::from_secs(60);
 /// After 429 without a word about how long.
-const STAY_AWAY: Duration = Duration::from_secs(60);
+pub(crate) const STAY_AWAY: Duration = Duration::from_secs(60);
 
 /// Told of every value that comes into force; `None`: the source says for sure that there is no such secret.
 pub(crate) type Observer = Box<dyn Fn(SecretName, Option<&Secret>) + Send + Sync>;

@@ -15,14 +15,16 @@ use super::config::{Credential, Login};
 use crate::error::ReadError;
 use crate::http::Answer;
 use crate::json::{Field, parse};
+use crate::slot::STAY_AWAY;
 
 /// What the answers should have been.
 const AUTH: &str = "a vault's answer about a token";
 /// A vault that refuses is not logged in to more often than this: every login leaves a lease in it.
 const LOGIN_AT_LEAST: Duration = Duration::from_secs(60);
-/// The token is looked after at least this often, and not more often than that.
-const UPKEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
-/// After an upkeep that failed.
+/// The token is looked after at most and at least this often. However long it lives: by the next time it may have been revoked
+/// and another one taken, which nobody has looked after yet.
+const UPKEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// After an upkeep that failed; also the least after one that was too many for the vault.
 const UPKEEP_AGAIN: Duration = Duration::from_secs(5);
 /// Longer leases than this are none that anybody sees the end of; the clock's range ends somewhere.
 const LEASE_SECS_MAX: u64 = 10 * 366 * 24 * 3600;
@@ -97,6 +99,7 @@ impl Session {
         let outcome = self.look_after(api, &mut place).await;
         match outcome {
             Ok(next) => next.map(|next| next.clamp(UPKEEP.0, UPKEEP.1)),
+            Err(ReadError::RateLimited { retry_after }) => Some(retry_after.unwrap_or(STAY_AWAY).max(UPKEEP_AGAIN)),
             Err(error) => {
                 // Reads fail for the same reason, and say so.
                 debug!(%error, "the vault token could not be looked after");
@@ -161,9 +164,9 @@ impl Session {
     /// How long a token that we were given lives.
     async fn learn(&self, api: &Api, lease: &mut Lease) -> Result<(), ReadError> {
         let answer = api.call(LookupTokenSelfRequest {}, Some(&lease.token)).await?;
-        lease.known = true;
         // A token may be forbidden to look itself up; then nobody knows when it ends.
         if answer.status == 403 {
+            lease.known = true;
             return Ok(());
         }
         answer.check_status()?;
@@ -179,6 +182,7 @@ impl Session {
         }
         let Envelope { data } = parse(&answer.body, AUTH)?;
         (lease.since, lease.lifetime, lease.renewable) = (Instant::now(), secs(data.ttl), data.renewable);
+        lease.known = true;
         Ok(())
     }
 
@@ -250,3 +254,6 @@ async fn get(credential: Credential) -> Result<Secret, String> {
     let reading = tokio::task::spawn_blocking(move || credential.get());
     reading.await.unwrap_or_else(|_| Err("reading broke off".into()))
 }
+
+#[cfg(test)]
+mod tests;
