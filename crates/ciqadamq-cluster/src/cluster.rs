@@ -256,9 +256,9 @@ impl Cluster {
                 self.reclaim(&client_id).await?;
                 Answer::Done
             }
-            Ask::Sessions { username, userid, after, limit } => {
-                let query = SessionQuery { username, userid, after, limit: limit.min(LIST_MAX) };
-                Answer::Sessions(self.deps.sessions.list(&query).await.into_iter().map(Into::into).collect())
+            Ask::Sessions(query) => {
+                let query = SessionQuery { limit: query.limit.min(LIST_MAX), ..query };
+                Answer::Sessions(self.deps.sessions.list(&query).await)
             }
             Ask::End { client_id } => Answer::Ended(self.deps.sessions.end(&client_id).await),
         })

@@ -33,11 +33,9 @@ impl AllSessions {
 impl SessionControl for AllSessions {
     async fn list(&self, query: &SessionQuery) -> Vec<SessionInfo> {
         let mut sessions = self.0.deps.sessions.list(query).await;
-        let SessionQuery { username, userid, after, limit } = query.clone();
-        let ask = Ask::Sessions { username, userid, after, limit };
-        for (_, answer) in self.all(&ask).await {
+        for (_, answer) in self.all(&Ask::Sessions(query.clone())).await {
             if let Answer::Sessions(theirs) = answer {
-                sessions.extend(theirs.into_iter().map(SessionInfo::from));
+                sessions.extend(theirs);
             }
         }
         sessions.sort_by(|a, b| a.clientid.cmp(&b.clientid).then(a.node.cmp(&b.node)));

@@ -1,6 +1,6 @@
 //! What nodes say to each other about routing: calls of the internal service [`SERVICE`].
 
-use ciqadamq_core::{NodeId, SessionInfo};
+use ciqadamq_core::{NodeId, SessionInfo, SessionQuery};
 use serde::{Deserialize, Serialize};
 
 /// The name of the service.
@@ -34,16 +34,7 @@ pub enum Ask {
         client_id: String,
     },
     /// Sessions of your node.
-    Sessions {
-        /// only sessions of this login name
-        username: Option<String>,
-        /// only sessions of this person
-        userid: Option<String>,
-        /// only client ids that sort after this one
-        after: Option<String>,
-        /// at most so many
-        limit: usize,
-    },
+    Sessions(SessionQuery),
     /// End this session if it is yours.
     End {
         /// the client id
@@ -63,7 +54,7 @@ pub enum Answer {
     /// to [`Ask::Reclaim`]
     Done,
     /// to [`Ask::Sessions`]
-    Sessions(Vec<WireSession>),
+    Sessions(Vec<SessionInfo>),
     /// to [`Ask::End`]: whether there was one
     Ended(bool),
 }
@@ -103,59 +94,4 @@ pub enum Phase {
     Running,
     /// It is about to end.
     Leaving,
-}
-
-/// [`SessionInfo`] in a form that travels.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct WireSession {
-    clientid: String,
-    username: String,
-    userid: Option<String>,
-    node: NodeId,
-    online: bool,
-    address: Option<String>,
-    protocol: u8,
-    connected_at: i64,
-    disconnected_at: Option<i64>,
-    subscriptions: usize,
-    queued: usize,
-    inflight: usize,
-}
-
-impl From<SessionInfo> for WireSession {
-    fn from(s: SessionInfo) -> Self {
-        Self {
-            clientid: s.clientid,
-            username: s.username,
-            userid: s.userid,
-            node: s.node,
-            online: s.online,
-            address: s.address,
-            protocol: s.protocol,
-            connected_at: s.connected_at,
-            disconnected_at: s.disconnected_at,
-            subscriptions: s.subscriptions,
-            queued: s.queued,
-            inflight: s.inflight,
-        }
-    }
-}
-
-impl From<WireSession> for SessionInfo {
-    fn from(s: WireSession) -> Self {
-        Self {
-            clientid: s.clientid,
-            username: s.username,
-            userid: s.userid,
-            node: s.node,
-            online: s.online,
-            address: s.address,
-            protocol: s.protocol,
-            connected_at: s.connected_at,
-            disconnected_at: s.disconnected_at,
-            subscriptions: s.subscriptions,
-            queued: s.queued,
-            inflight: s.inflight,
-        }
-    }
 }

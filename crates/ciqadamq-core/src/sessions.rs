@@ -1,7 +1,7 @@
 //! Sessions and passwords as the REST API needs them.
 
 use async_trait::async_trait;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{PasswordHash, Secret};
@@ -28,7 +28,7 @@ pub trait PasswordHashing: Send + Sync {
 }
 
 /// Which sessions to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SessionQuery {
     /// only sessions of this login name
     pub username: Option<String>,
@@ -41,7 +41,7 @@ pub struct SessionQuery {
 }
 
 /// One session, online or waiting for its client.
-#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct SessionInfo {
     /// client id
     pub clientid: String,
