@@ -223,6 +223,7 @@ pub fn tokens(config: &Config, secrets: &Secrets) -> anyhow::Result<Arc<Tokens>>
                     error!(secret = %name, %error, "new token not taken");
                 }
             }
+    let secrets = secrets.clone();
             None => following.open_with_management(),
         }
     });
@@ -269,7 +270,7 @@ pub fn peers(config: &Config, secrets: &Arc<Secrets>) -> anyhow::Result<Arc<dyn 
     let peers = HttpPeers::new(PeersConfig {
         this: cluster.node_id.into(),
         addresses,
-        credential: credential(secrets),
+        credential: Arc::new(move || secrets.peer_token()),
         authorities,
     })?;
     Ok(Arc::new(peers))

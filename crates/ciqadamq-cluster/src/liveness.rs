@@ -207,7 +207,7 @@ impl Liveness {
 /// Asks a node.
 pub(crate) async fn call(peers: &dyn Peers, node: NodeId, ask: &Ask, timeout: Duration) -> anyhow::Result<Answer> {
     let body = postcard::to_stdvec(ask)?;
-    let answer = peers.call(node, SERVICE, body, timeout).await?;
+    let answer = peers.call(node, SERVICE, ask.lane(), body, timeout).await?;
     Ok(postcard::from_bytes(&answer)?)
 }
 

@@ -1,6 +1,6 @@
 //! What nodes say to each other about routing: calls of the internal service [`SERVICE`].
 
-use ciqadamq_core::{NodeId, SessionInfo, SessionQuery};
+use ciqadamq_core::{Lane, NodeId, SessionInfo, SessionQuery};
 use serde::{Deserialize, Serialize};
 
 /// The name of the service.
@@ -40,6 +40,16 @@ pub enum Ask {
         /// the client id
         client_id: String,
     },
+}
+
+impl Ask {
+    /// How it travels.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::State { .. } | Self::Promise { .. } => Lane::Vital,
+            _ => Lane::Common,
+        }
+    }
 }
 
 /// The answer.

@@ -74,7 +74,7 @@ pub enum PeerError {
     /// The call may have got there, and no answer came back: it may have been done, or be done later.
     #[error("no answer: {0}")]
     NoAnswer(String),
-    /// The node answered that it cannot do it now; nothing was done.
+    /// The node answered that it cannot do it now, or this one cannot ask; nothing was done.
     #[error("{0}")]
     Unavailable(String),
     /// The node answered that the call is wrong, such as for a wrong credential or an unknown service; nothing was done.
@@ -105,12 +105,18 @@ pub enum Reachability {
     },
 }
 
+/// Which calls to a node wait for each other: those of one lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// What the cluster falls apart without: heartbeats, votes, questions whether a node is alive. Few, and soon answered.
+    Vital,
+    /// Everything else.
+    Common,
+}
+
 /// The other nodes, and how to call them. Any number of callers at once.
 #[async_trait]
 pub trait Peers: Send + Sync {
-    /// This node.
-    fn this(&self) -> NodeId;
-
     /// All other nodes that are known, sorted.
     fn others(&self) -> Vec<NodeId>;
 
@@ -123,8 +129,15 @@ pub trait Peers: Send + Sync {
     /// What the last call to a node says of the way there.
     fn reachability(&self, node: NodeId) -> Reachability;
 
-    /// Calls a service of another node. `timeout` covers everything, waiting for a free connection included.
-    async fn call(&self, node: NodeId, service: &str, body: Vec<u8>, timeout: Duration) -> Result<Vec<u8>, PeerError>;
+    /// Calls a service of another node. `timeout` covers everything, waiting for a place in the lane included.
+    async fn call(
+        &self,
+        node: NodeId,
+        service: &str,
+        lane: Lane,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, PeerError>;
 
     /// The same at a URL, for a node that is not known yet.
     async fn call_at(&self, url: &str, service: &str, body: Vec<u8>, timeout: Duration) -> Result<Vec<u8>, PeerError>;

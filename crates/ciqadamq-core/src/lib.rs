@@ -62,7 +62,8 @@ pub use command::{Applied, Command, Decision, Rejection, UserPatch, decide};
 pub use directory::{DirectoryError, DirectoryStatus, ExecuteError, UserDirectory, UserObserver, UserPage, UserQuery};
 pub use health::{Condition, Health};
 pub use internal::{
-    INTERNAL_BODY_BYTES_MAX, InternalService, InternalServices, NodeId, PeerError, Peers, Reachability, ServiceError,
+    INTERNAL_BODY_BYTES_MAX, InternalService, InternalServices, Lane, NodeId, PeerError, Peers, Reachability,
+    ServiceError,
 };
 pub use meter::{Meter, Rate};
 pub use owners::{LocalOwners, RemoteOwners};

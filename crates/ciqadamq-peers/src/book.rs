@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ciqadamq_core::{NodeId, Reachability};
+use ciqadamq_core::{Lane, NodeId, Reachability};
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 
-/// Calls to one node at once. A further one waits, within its own timeout.
-pub(crate) const CALLS_AT_ONCE: usize = 64;
+/// Calls to one node at once, in each lane. A further one waits, within its own timeout.
+const VITAL_AT_ONCE: usize = 32;
+const COMMON_AT_ONCE: usize = 64;
 
 /// The nodes and their state.
 #[derive(Default)]
@@ -18,7 +19,8 @@ pub(crate) struct Book(RwLock<BTreeMap<NodeId, Entry>>);
 struct Entry {
     url: String,
     configured: bool,
-    slots: Arc<Semaphore>,
+    vital: Arc<Semaphore>,
+    common: Arc<Semaphore>,
     state: State,
 }
 
@@ -42,9 +44,15 @@ impl Book {
         self.0.read().get(&node).map(|entry| entry.url.clone())
     }
 
-    /// Where to call, and a place among the calls.
-    pub(crate) fn way(&self, node: NodeId) -> Option<(String, Arc<Semaphore>)> {
-        self.0.read().get(&node).map(|entry| (entry.url.clone(), entry.slots.clone()))
+    /// Where to call, and the places among the calls.
+    pub(crate) fn way(&self, node: NodeId, lane: Lane) -> Option<(String, Arc<Semaphore>)> {
+        let book = self.0.read();
+        let entry = book.get(&node)?;
+        let slots = match lane {
+            Lane::Vital => &entry.vital,
+            Lane::Common => &entry.common,
+        };
+        Some((entry.url.clone(), slots.clone()))
     }
 
     pub(crate) fn learn(&self, node: NodeId, url: &str) {
@@ -96,7 +104,8 @@ impl Book {
 
 impl Entry {
     fn new(url: String, configured: bool) -> Self {
-        Self { url, configured, slots: Arc::new(Semaphore::new(CALLS_AT_ONCE)), state: State::Unknown }
+        let slots = |count| Arc::new(Semaphore::new(count));
+        Self { url, configured, vital: slots(VITAL_AT_ONCE), common: slots(COMMON_AT_ONCE), state: State::Unknown }
     }
 }
 

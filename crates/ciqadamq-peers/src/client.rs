@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ciqadamq_core::{INTERNAL_BODY_BYTES_MAX, NodeId, PeerError, Peers, Reachability, Secret};
+use ciqadamq_core::{INTERNAL_BODY_BYTES_MAX, Lane, NodeId, PeerError, Peers, Reachability, Secret, with_causes};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Certificate, Client, Response, StatusCode};
 use thiserror::Error;
@@ -24,8 +24,8 @@ pub struct PeersConfig {
     pub this: NodeId,
     /// base URL of each other node's API; this node's own is left out
     pub addresses: Vec<(NodeId, String)>,
-    /// the nodes' credential, asked for at each call
-    pub credential: Arc<dyn Fn() -> Secret + Send + Sync>,
+    /// the nodes' credential, asked for at each call; without one there is no call
+    pub credential: Arc<dyn Fn() -> Option<Secret> + Send + Sync>,
     /// PEM certificates of authorities that certify the nodes, besides the public ones
     pub authorities: Option<Vec<u8>>,
 }
@@ -46,7 +46,7 @@ pub struct HttpPeers {
     this: NodeId,
     book: Book,
     client: Client,
-    credential: Arc<dyn Fn() -> Secret + Send + Sync>,
+    credential: Arc<dyn Fn() -> Option<Secret> + Send + Sync>,
 }
 
 impl HttpPeers {
@@ -61,7 +61,8 @@ impl HttpPeers {
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE);
         if let Some(pem) = &config.authorities {
-            let certificates = Certificate::from_pem_bundle(pem).map_err(|e| PeersError::Authorities(chain(&e)))?;
+            let certificates =
+                Certificate::from_pem_bundle(pem).map_err(|e| PeersError::Authorities(with_causes(&e)))?;
             if certificates.is_empty() {
                 return Err(PeersError::Authorities("holds no certificate".into()));
             }
@@ -69,21 +70,38 @@ impl HttpPeers {
                 builder = builder.add_root_certificate(certificate);
             }
         }
-        let client = builder.build().map_err(|e| PeersError::Client(chain(&e)))?;
+        let client = builder.build().map_err(|e| PeersError::Client(with_causes(&e)))?;
         let book = Book::configured(config.addresses.into_iter().filter(|(node, _)| *node != config.this));
         Ok(Self { this: config.this, book, client, credential: config.credential })
     }
 
-    async fn send(&self, url: &str, service: &str, body: Vec<u8>) -> Result<Vec<u8>, PeerError> {
-        let mut token = [b"Bearer ", (self.credential)().expose()].concat();
+    /// What a call shows.
+    fn authorization(&self) -> Result<HeaderValue, PeerError> {
+        let Some(credential) = (self.credential)() else {
+            return Err(PeerError::Unavailable(
+                "what nodes show each other (ciqada/repl-token) is not known to this node yet; see its condition `secrets`"
+                    .into(),
+            ));
+        };
+        let mut token = [b"Bearer ", credential.expose()].concat();
         let header = HeaderValue::from_bytes(&token);
         token.fill(0);
         let mut header = header.map_err(|_| PeerError::Refused("the credential is no header value".into()))?;
         header.set_sensitive(true);
+        Ok(header)
+    }
+
+    async fn send(
+        &self,
+        url: &str,
+        service: &str,
+        authorization: HeaderValue,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, PeerError> {
         let request = self
             .client
             .post(format!("{}/internal/v1/{service}", url.trim_end_matches('/')))
-            .header(AUTHORIZATION, header)
+            .header(AUTHORIZATION, authorization)
             .header(CONTENT_TYPE, "application/octet-stream")
             .body(body);
         let response = request.send().await.map_err(|e| classify(&e))?;
@@ -110,10 +128,6 @@ impl HttpPeers {
 
 #[async_trait]
 impl Peers for HttpPeers {
-    fn this(&self) -> NodeId {
-        self.this
-    }
-
     fn others(&self) -> Vec<NodeId> {
         self.book.nodes()
     }
@@ -132,14 +146,23 @@ impl Peers for HttpPeers {
         self.book.reachability(node)
     }
 
-    async fn call(&self, node: NodeId, service: &str, body: Vec<u8>, timeout: Duration) -> Result<Vec<u8>, PeerError> {
-        let (url, slots) = self.book.way(node).ok_or(PeerError::NoAddress(node))?;
+    async fn call(
+        &self,
+        node: NodeId,
+        service: &str,
+        lane: Lane,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, PeerError> {
+        let (url, slots) = self.book.way(node, lane).ok_or(PeerError::NoAddress(node))?;
+        // Fails without a word about the way there.
+        let authorization = self.authorization()?;
         let deadline = tokio::time::Instant::now() + timeout;
         let slot = match tokio::time::timeout_at(deadline, slots.acquire_owned()).await {
             Ok(Ok(slot)) => slot,
             _ => return Err(PeerError::Unavailable("too many calls to this node are under way".into())),
         };
-        let outcome = tokio::time::timeout_at(deadline, self.send(&url, service, body)).await;
+        let outcome = tokio::time::timeout_at(deadline, self.send(&url, service, authorization, body)).await;
         drop(slot);
         let outcome = outcome.unwrap_or_else(|_| Err(PeerError::NoAnswer(format!("none within {timeout:?}"))));
         match &outcome {
@@ -150,7 +173,8 @@ impl Peers for HttpPeers {
     }
 
     async fn call_at(&self, url: &str, service: &str, body: Vec<u8>, timeout: Duration) -> Result<Vec<u8>, PeerError> {
-        let outcome = tokio::time::timeout(timeout, self.send(url, service, body)).await;
+        let authorization = self.authorization()?;
+        let outcome = tokio::time::timeout(timeout, self.send(url, service, authorization, body)).await;
         outcome.unwrap_or_else(|_| Err(PeerError::NoAnswer(format!("none within {timeout:?}"))))
     }
 }
@@ -165,7 +189,7 @@ impl std::fmt::Debug for HttpPeers {
 async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, PeerError> {
     let mut bytes = Vec::with_capacity(response.content_length().map_or(0, |length| (length as usize).min(max)));
     // The call was taken: whatever goes wrong from here on, it may have been done.
-    while let Some(chunk) = response.chunk().await.map_err(|e| PeerError::NoAnswer(chain(&e)))? {
+    while let Some(chunk) = response.chunk().await.map_err(|e| PeerError::NoAnswer(with_causes(&e)))? {
         if bytes.len() + chunk.len() > max {
             return Err(PeerError::NoAnswer(format!("the answer has more than {max} bytes")));
         }
@@ -174,20 +198,10 @@ async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, PeerError> 
     Ok(bytes)
 }
 
+// The URL holds no secret.
 fn classify(error: &reqwest::Error) -> PeerError {
     if error.is_connect() || error.is_builder() {
-        return PeerError::Unreachable(chain(error));
+        return PeerError::Unreachable(with_causes(error));
     }
-    PeerError::NoAnswer(chain(error))
-}
-
-/// An error with its causes: `reqwest` alone says only that a request failed. The URL holds no secret.
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
+    PeerError::NoAnswer(with_causes(error))
 }

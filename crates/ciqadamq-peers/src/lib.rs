@@ -4,7 +4,8 @@
 //! timeout. Its failure says whether something may have been done: that decides what a caller may try again. What the
 //! last call said of the way to a node is remembered for everybody.
 //!
-//! **Bounds.** 64 calls to one node at once, 8 MiB an answer; every wait is within the caller's timeout.
+//! **Bounds.** 64 calls to one node at once, and 32 more for what is vital, which so never waits for the others; 8 MiB an
+//! answer; every wait is within the caller's timeout.
 
 mod book;
 mod client;

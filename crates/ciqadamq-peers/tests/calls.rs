@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ciqadamq_core::{PeerError, Peers, Reachability, Secret};
+use ciqadamq_core::{Lane, PeerError, Peers, Reachability, Secret};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -40,20 +40,20 @@ async fn node(answer: Option<&'static str>) -> (SocketAddr, tokio::sync::mpsc::U
 }
 
 fn peers(addr: SocketAddr) -> HttpPeers {
-    let credential = Arc::new(|| Secret::new("the-token"));
+    let credential = Arc::new(|| Some(Secret::new("the-token")));
     let addresses = vec![(1, "http://me:1".to_owned()), (2, format!("http://{addr}/"))];
     HttpPeers::new(PeersConfig { this: 1, addresses, credential, authorities: None }).unwrap()
 }
 
 async fn call(peers: &HttpPeers) -> Result<Vec<u8>, PeerError> {
-    peers.call(2, "echo", b"body!".to_vec(), PATIENCE).await
+    peers.call(2, "echo", Lane::Common, b"body!".to_vec(), PATIENCE).await
 }
 
 #[tokio::test]
 async fn a_call_carries_the_credential_and_brings_the_answer() {
     let (addr, mut requests) = node(Some("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes")).await;
     let peers = peers(addr);
-    assert_eq!((peers.this(), peers.others()), (1, vec![2]));
+    assert_eq!(peers.others(), [2]);
     assert_eq!(call(&peers).await.unwrap(), b"yes");
     assert_eq!(peers.reachability(2), Reachability::Reachable);
     let request = requests.recv().await.unwrap().to_ascii_lowercase();
@@ -85,10 +85,42 @@ async fn a_node_that_is_not_there_is_told_from_one_that_does_not_answer() {
 
     let (addr, mut requests) = node(None).await;
     let hangs = peers(addr);
-    let error = hangs.call(2, "echo", b"body!".to_vec(), Duration::from_millis(300)).await.unwrap_err();
+    let error = hangs.call(2, "echo", Lane::Common, b"body!".to_vec(), Duration::from_millis(300)).await.unwrap_err();
     assert!(matches!(error, PeerError::NoAnswer(_)) && requests.recv().await.is_some());
     assert!(matches!(hangs.reachability(2), Reachability::Unreachable { .. }));
-    assert!(matches!(hangs.call(9, "echo", vec![], PATIENCE).await, Err(PeerError::NoAddress(9))));
+    assert!(matches!(hangs.call(9, "echo", Lane::Common, vec![], PATIENCE).await, Err(PeerError::NoAddress(9))));
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_know_what_to_show_calls_nobody() {
+    let (addr, mut requests) = node(Some("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await;
+    let addresses = vec![(2, format!("http://{addr}"))];
+    let peers =
+        HttpPeers::new(PeersConfig { this: 1, addresses, credential: Arc::new(|| None), authorities: None }).unwrap();
+    assert!(matches!(call(&peers).await, Err(PeerError::Unavailable(_))));
+    let at = peers.call_at(&format!("http://{addr}"), "echo", b"body!".to_vec(), PATIENCE).await;
+    assert!(matches!(at, Err(PeerError::Unavailable(_))));
+    assert_eq!(peers.reachability(2), Reachability::Unknown);
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn what_is_vital_does_not_wait_for_calls_that_hang() {
+    let (addr, mut requests) = node(None).await;
+    let peers = Arc::new(peers(addr));
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let peers = peers.clone();
+            tokio::spawn(async move { call(&peers).await })
+        })
+        .collect();
+    for _ in 0..64 {
+        requests.recv().await.unwrap();
+    }
+    let vital = tokio::spawn(async move { peers.call(2, "vital", Lane::Vital, b"body!".to_vec(), PATIENCE).await });
+    let request = tokio::time::timeout(PATIENCE, requests.recv()).await.unwrap().unwrap();
+    assert!(request.starts_with("POST /internal/v1/vital "), "{request}");
+    calls.iter().chain([&vital]).for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]
@@ -98,12 +130,12 @@ async fn a_node_learned_at_run_time_can_be_called() {
     peers.learn(3, &format!("http://{addr}"));
     peers.learn(1, "http://myself");
     assert_eq!(peers.others(), [2, 3]);
-    assert_eq!(peers.call(3, "echo", b"body!".to_vec(), PATIENCE).await.unwrap(), b"");
+    assert_eq!(peers.call(3, "echo", Lane::Common, b"body!".to_vec(), PATIENCE).await.unwrap(), b"");
 }
 
 #[tokio::test]
 async fn rubbish_for_authorities_is_refused() {
-    let credential = Arc::new(|| Secret::new("t"));
+    let credential = Arc::new(|| Some(Secret::new("t")));
     for pem in ["", "rubbish", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let config =
             PeersConfig { this: 1, addresses: vec![], credential: credential.clone(), authorities: Some(pem.into()) };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ciqadamq_core::{NodeId, PeerError, Peers};
+use ciqadamq_core::{Lane, NodeId, PeerError, Peers};
 use openraft::error::{InstallSnapshotError, NetworkError, RPCError, RemoteError, SnapshotMismatch, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
@@ -38,8 +38,9 @@ impl Network {
         call: Call,
         timeout: Duration,
     ) -> Result<Reply, PeerError> {
+        let lane = lane(&call);
         let body = self.envelope(incarnation.map(|incarnation| (node, incarnation)), call)?;
-        let answer = self.peers.call(node, SERVICE, body, timeout).await?;
+        let answer = self.peers.call(node, SERVICE, lane, body, timeout).await?;
         decode(&answer).map_err(|e| PeerError::Refused(format!("its answer {e}")))
     }
 
@@ -52,6 +53,14 @@ impl Network {
 
     fn envelope(&self, to: Option<(NodeId, Incarnation)>, call: Call) -> Result<Vec<u8>, PeerError> {
         encode(&Envelope { from: self.me, to, call }).map_err(PeerError::Refused)
+    }
+}
+
+/// Entries and heartbeats are one kind of call. There are at most as many at once as batches under way on all nodes.
+fn lane(call: &Call) -> Lane {
+    match call {
+        Call::Append(_) | Call::Vote(_) => Lane::Vital,
+        _ => Lane::Common,
     }
 }
 

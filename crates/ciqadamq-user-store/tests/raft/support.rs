@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Command, Health, InternalServices, NodeId, PasswordHash, PeerError, Peers, Reachability, ServiceError, User,
+    Command, Health, InternalServices, Lane, NodeId, PasswordHash, PeerError, Peers, Reachability, ServiceError, User,
     UserDirectory, UserId, UserQuery, Username,
 };
 use ciqadamq_user_store::{RaftConfig, ReplicatedUsers, StartError, StoreConfig, Timing, UserStore};
@@ -109,10 +109,6 @@ impl TestPeers {
 
 #[async_trait]
 impl Peers for TestPeers {
-    fn this(&self) -> NodeId {
-        self.this
-    }
-
     fn others(&self) -> Vec<NodeId> {
         self.reach.lock().keys().copied().collect()
     }
@@ -131,7 +127,14 @@ impl Peers for TestPeers {
         }
     }
 
-    async fn call(&self, node: NodeId, service: &str, body: Vec<u8>, patience: Duration) -> Result<Vec<u8>, PeerError> {
+    async fn call(
+        &self,
+        node: NodeId,
+        service: &str,
+        _: Lane,
+        body: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Vec<u8>, PeerError> {
         let outcome = self.deliver(node, service, body, patience).await;
         let mut reach = self.reach.lock();
         let since = reach.entry(node).or_default();
