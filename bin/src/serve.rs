@@ -97,7 +97,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
                 peers,
                 health: health.clone(),
                 sessions: sessions.clone(),
-                credential: settings::credential(&secrets),
+                credentials: settings::credentials(&secrets),
             };
             Some(Cluster::new(scx.clone(), settings, deps, ClusterMetrics::new(&metrics)?))
         }

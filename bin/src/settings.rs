@@ -252,11 +252,10 @@ fn proxy_protocol(mqtt: &Mqtt) -> ProxyProtocol {
     }
 }
 
-/// What the nodes show each other: the token that is in force when it is shown.
-pub fn credential(secrets: &Arc<Secrets>) -> Arc<dyn Fn() -> Secret + Send + Sync> {
+/// What the nodes prove to each other that they know, the one in force first.
+pub fn credentials(secrets: &Arc<Secrets>) -> Arc<dyn Fn() -> Vec<Secret> + Send + Sync> {
     let secrets = secrets.clone();
-    // While nobody knows which token it is, no node takes this one.
-    Arc::new(move || secrets.peer_token().unwrap_or_else(|| Secret::new("not-known-yet")))
+    Arc::new(move || secrets.peer_tokens())
 }
 
 /// The way to the other nodes; there are none outside a cluster.

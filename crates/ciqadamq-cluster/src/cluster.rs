@@ -51,8 +51,9 @@ pub struct ClusterDeps {
     pub health: Arc<Health>,
     /// the sessions of this node
     pub sessions: Arc<dyn SessionControl>,
-    /// what nodes show each other; asked at each connection, for it may change
-    pub credential: Arc<dyn Fn() -> Secret + Send + Sync>,
+    /// What nodes show each other: the one that is in force, then one before that is still taken. None while it is not
+    /// known. Asked at each connection, for it may change.
+    pub credentials: Arc<dyn Fn() -> Vec<Secret> + Send + Sync>,
 }
 
 /// This node's part in the cluster.

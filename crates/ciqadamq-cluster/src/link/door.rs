@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -62,7 +62,7 @@ async fn accept(cluster: Arc<Cluster>, listener: TcpListener, engine: SocketAddr
             Ok((socket, peer)) => {
                 let cluster = cluster.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = serve(&cluster, socket, engine).await {
+                    if let Err(error) = serve(&cluster, socket, peer, engine).await {
                         debug!(%peer, error = format!("{error:#}"), "a node's connection ended");
                     }
                     drop(slot);
@@ -76,15 +76,21 @@ async fn accept(cluster: Arc<Cluster>, listener: TcpListener, engine: SocketAddr
     }
 }
 
-async fn serve(cluster: &Arc<Cluster>, mut socket: TcpStream, engine: SocketAddr) -> anyhow::Result<()> {
+async fn serve(
+    cluster: &Arc<Cluster>,
+    mut socket: TcpStream,
+    peer: SocketAddr,
+    engine: SocketAddr,
+) -> anyhow::Result<()> {
     socket.set_nodelay(true)?;
     let mut first = [0; MAGIC.len()];
     tokio::time::timeout(GREETING, socket.read_exact(&mut first)).await.context("it says nothing")??;
     if &first == MAGIC {
-        return receive::receive(cluster, socket).await;
+        return receive::receive(cluster, socket, peer).await;
     }
     if first != *HTTP2 {
-        bail!("it speaks something else");
+        cluster.receivers.refused(peer, None, &anyhow!("it speaks something else"));
+        return Ok(());
     }
     let mut engine = TcpStream::connect(engine).await?;
     engine.set_nodelay(true)?;

@@ -1,11 +1,13 @@
 //! The receiving side of a connection.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use ciqadamq_core::NodeId;
+use ciqadamq_core::{LogBudget, NodeId};
 use rmqtt::grpc::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -13,7 +15,8 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Mutex, Notify};
 use tracing::{debug, warn};
 
-use super::{FRAME_MAX, GREETING, HEAD, handshake};
+use super::handshake::{self, Caller};
+use super::{FRAME_MAX, GREETING, HEAD};
 use crate::cluster::Cluster;
 
 /// Read in one go.
@@ -23,8 +26,14 @@ const AT_ONCE: usize = 30;
 /// Acknowledged at the latest.
 const ACKNOWLEDGE_AFTER: u64 = 256;
 
+/// Lines about connections that were refused, a minute.
+const REFUSALS_SAID: u32 = 5;
+
 /// What came from each other node.
-pub(crate) struct Receivers(BTreeMap<NodeId, Receiver>);
+pub(crate) struct Receivers {
+    nodes: BTreeMap<NodeId, Receiver>,
+    refusals: LogBudget,
+}
 
 #[derive(Default)]
 struct Receiver {
@@ -44,19 +53,32 @@ struct Had {
 
 impl Receivers {
     pub(crate) fn new(others: impl Iterator<Item = NodeId>) -> Self {
-        Self(others.map(|node| (node, Receiver::default())).collect())
+        Self {
+            nodes: others.map(|node| (node, Receiver::default())).collect(),
+            refusals: LogBudget::new(REFUSALS_SAID, Duration::from_secs(60)),
+        }
+    }
+
+    /// Says that somebody was refused who calls himself a node, or whom nobody knows.
+    pub(super) fn refused(&self, peer: SocketAddr, node: Option<NodeId>, error: &anyhow::Error) {
+        if let Some(suppressed) = self.refusals.spend() {
+            let reason = format!("{error:#}");
+            warn!(%peer, node, reason, suppressed, "connection of a node refused");
+        }
     }
 }
 
 /// Reads a connection whose magic was read, to its end.
-pub(super) async fn receive(cluster: &Arc<Cluster>, mut socket: TcpStream) -> anyhow::Result<()> {
-    let greet = async {
-        let caller = handshake::hello(&mut socket).await?;
-        handshake::answer(&mut socket, &caller, cluster.config.node, &(cluster.deps.credential)()).await?;
-        Ok::<_, anyhow::Error>(caller)
+pub(super) async fn receive(cluster: &Arc<Cluster>, mut socket: TcpStream, peer: SocketAddr) -> anyhow::Result<()> {
+    let caller =
+        tokio::time::timeout(GREETING, handshake::hello(&mut socket)).await.context("no greeting in time")??;
+    let receiver = match greet(cluster, &mut socket, &caller).await {
+        Ok(receiver) => receiver,
+        Err(error) => {
+            cluster.receivers.refused(peer, Some(caller.node), &error);
+            return Ok(());
+        }
     };
-    let caller = tokio::time::timeout(GREETING, greet).await.context("no proof in time")??;
-    let Some(receiver) = cluster.receivers.0.get(&caller.node) else { bail!("node {} is not known", caller.node) };
     // The other side keeps what it has, and calls again.
     ensure!(cluster.serves(), "the sessions of this node are not all there yet");
     let connection = receiver.connection.fetch_add(1, Ordering::AcqRel) + 1;
@@ -67,6 +89,14 @@ pub(super) async fn receive(cluster: &Arc<Cluster>, mut socket: TcpStream) -> an
     }
     socket.write_u64(had.number).await?;
     read(cluster, socket, receiver, connection, &mut had).await
+}
+
+async fn greet<'a>(cluster: &'a Cluster, socket: &mut TcpStream, caller: &Caller) -> anyhow::Result<&'a Receiver> {
+    let Some(receiver) = cluster.receivers.nodes.get(&caller.node) else { bail!("node {} is not known", caller.node) };
+    let credentials = (cluster.deps.credentials)();
+    let answer = handshake::answer(socket, caller, cluster.config.node, &credentials);
+    tokio::time::timeout(GREETING, answer).await.context("no proof in time")??;
+    Ok(receiver)
 }
 
 async fn read(

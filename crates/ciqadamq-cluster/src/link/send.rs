@@ -1,8 +1,7 @@
 //! The sending side of a connection.
 
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use ciqadamq_core::NodeId;
@@ -20,16 +19,28 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// How long messages are kept for a node that is dead: one that was only stopped has its sessions still.
 const KEEP_FOR_DEAD: Duration = Duration::from_secs(60);
+/// Between two lines that say the same.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Keeps a connection to a node, for ever.
 pub(crate) async fn keep_sending(cluster: Arc<Cluster>, node: NodeId, addr: String, queue: Arc<Queue>) {
     let mut pause = RETRY;
-    let mut said = false;
+    let mut said: Option<(String, Instant)> = None;
     loop {
+        if let Some(dead_for) = cluster.liveness.dead_for(node) {
+            if dead_for > KEEP_FOR_DEAD {
+                let gone = queue.clear();
+                cluster.metrics.dropped.inc_by(gone as u64);
+            }
+            pause = RETRY;
+            tokio::time::sleep(pause).await;
+            continue;
+        }
         match connect(&cluster, node, &addr).await {
-            Ok((socket, has)) => {
+            Ok((_, None)) => debug!(node, "node takes no messages yet: it is putting its sessions back"),
+            Ok((socket, Some(has))) => {
                 info!(node, "connected to node");
-                (pause, said) = (RETRY, false);
+                (pause, said) = (RETRY, None);
                 queue.begin(has);
                 let error = tokio::select! {
                     error = transfer(socket, &queue) => error,
@@ -37,38 +48,33 @@ pub(crate) async fn keep_sending(cluster: Arc<Cluster>, node: NodeId, addr: Stri
                 };
                 debug!(node, error = format!("{error:#}"), "connection to node ended");
             }
-            Err(error) if cluster.liveness.is_dead(node) || is_not_serving(&error) => {
-                debug!(node, error = format!("{error:#}"), "node cannot be connected to");
-            }
             Err(error) => {
-                if !said {
-                    warn!(node, error = format!("{error:#}"), "node cannot be connected to");
-                    said = true;
+                let error = format!("{error:#}");
+                let is_known = said.as_ref().is_some_and(|(text, at)| *text == error && at.elapsed() < SAY_EVERY);
+                if is_known {
+                    debug!(node, error, "node cannot be connected to");
+                } else {
+                    warn!(node, error, "node cannot be connected to");
+                    said = Some((error, Instant::now()));
                 }
             }
-        }
-        if cluster.liveness.dead_for(node).is_some_and(|dead_for| dead_for > KEEP_FOR_DEAD) {
-            let gone = queue.clear();
-            cluster.metrics.dropped.inc_by(gone as u64);
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
 }
 
-/// A node that is still putting its sessions back hangs up after the greeting.
-fn is_not_serving(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
-}
-
-async fn connect(cluster: &Cluster, node: NodeId, addr: &str) -> anyhow::Result<(TcpStream, u64)> {
+/// The connection, and up to which number the node has everything; `None` if it takes nothing yet.
+async fn connect(cluster: &Cluster, node: NodeId, addr: &str) -> anyhow::Result<(TcpStream, Option<u64>)> {
     let own = cluster.liveness.own();
+    let credentials = (cluster.deps.credentials)();
+    let credential = credentials.first().context("what nodes show each other is not known here yet")?;
     let greet = async {
         let mut socket = TcpStream::connect(addr).await?;
         // Small messages must not wait for an acknowledgement.
         socket.set_nodelay(true)?;
         let ends = Ends { caller: own.node, called: node };
-        let has = handshake::call(&mut socket, ends, own.boot, &(cluster.deps.credential)()).await?;
+        let has = handshake::call(&mut socket, ends, own.boot, credential).await?;
         Ok::<_, anyhow::Error>((socket, has))
     };
     tokio::time::timeout(GREETING, greet).await.context("no answer in time")?
