@@ -42,9 +42,9 @@ impl View {
         self.state.as_ref().filter(|_| self.dead_since.is_none())
     }
 
-    fn note(&mut self, answer: Option<NodeState>, now: Instant) -> Change {
+    fn note(&mut self, answer: Result<NodeState, String>, now: Instant) -> Change {
         match answer {
-            Some(state) => {
+            Ok(state) => {
                 let back = self.dead_since.take().is_some() || self.state.is_none();
                 let restarted = self.state.as_ref().is_some_and(|old| old.boot != state.boot);
                 self.state = Some(state);
@@ -56,12 +56,12 @@ impl View {
                     _ => Change::None,
                 }
             }
-            None => {
+            Err(reason) => {
                 self.misses = self.misses.saturating_add(1);
                 let silent = now.duration_since(self.answered);
                 if self.dead_since.is_none() && self.misses >= DEAD_MISSES && silent >= DEAD_AFTER {
                     self.dead_since = Some(now);
-                    return Change::Died;
+                    return Change::Died { reason, silent };
                 }
                 Change::None
             }
@@ -72,7 +72,11 @@ impl View {
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     None,
-    Died,
+    Died {
+        /// what became of the last question
+        reason: String,
+        silent: Duration,
+    },
     Back,
     Restarted,
 }
@@ -180,8 +184,10 @@ impl Liveness {
             let since = Instant::now();
             let ask = Ask::State { from: self.own.lock().node, dead: self.dead() };
             let answer = match call(&*self.peers, node, &ask, ANSWER).await {
-                Ok(Answer::State(state)) if state.node == node => Some(state),
-                _ => None,
+                Ok(Answer::State(state)) if state.node == node => Ok(state),
+                Ok(Answer::State(state)) => Err(format!("at its address answers node {}", state.node)),
+                Ok(_) => Err("it answers something else".into()),
+                Err(error) => Err(format!("{error:#}")),
             };
             let (change, differs) = {
                 let mut views = self.views.write();
@@ -190,13 +196,17 @@ impl Liveness {
                 let change = view.note(answer, Instant::now());
                 (change, before != view.state)
             };
+            let has_changed = change != Change::None || differs;
             match change {
-                Change::Died => warn!(node, "node does not answer: held for dead"),
+                Change::Died { reason, silent } => {
+                    let silent_ms = silent.as_millis() as u64;
+                    warn!(node, silent_ms, reason, "node does not answer: held for dead");
+                }
                 Change::Back => info!(node, "node answers"),
                 Change::Restarted => info!(node, "node was restarted"),
                 Change::None => {}
             }
-            if change != Change::None || differs {
+            if has_changed {
                 self.changed.send_modify(|count| *count = count.wrapping_add(1));
             }
             tokio::time::sleep(EVERY.saturating_sub(since.elapsed())).await;
@@ -223,21 +233,26 @@ impl View {
 mod tests {
     use super::*;
 
-    fn state(boot: u64) -> NodeState {
-        NodeState { node: 2, boot, phase: Phase::Running, leader: 1 }
+    fn state(boot: u64) -> Result<NodeState, String> {
+        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1 })
+    }
+
+    fn miss() -> Result<NodeState, String> {
+        Err("no answer".into())
     }
 
     #[test]
     fn a_node_is_dead_after_several_misses_over_some_time_and_not_before() {
         let mut view = View::new();
         let start = Instant::now();
-        assert_eq!(view.note(Some(state(1)), start), Change::Back);
+        assert_eq!(view.note(state(1), start), Change::Back);
         for miss in 1..=5 {
-            assert_eq!(view.note(None, start + EVERY * miss), Change::None, "miss {miss}");
+            assert_eq!(view.note(self::miss(), start + EVERY * miss), Change::None, "miss {miss}");
         }
-        assert_eq!(view.note(None, start + DEAD_AFTER), Change::Died);
+        let died = view.note(miss(), start + DEAD_AFTER);
+        assert_eq!(died, Change::Died { reason: "no answer".into(), silent: DEAD_AFTER });
         assert!(view.alive().is_none());
-        assert_eq!(view.note(Some(state(1)), start + DEAD_AFTER * 2), Change::Back);
+        assert_eq!(view.note(state(1), start + DEAD_AFTER * 2), Change::Back);
         assert!(view.alive().is_some());
     }
 
@@ -245,16 +260,16 @@ mod tests {
     fn a_pause_of_this_process_kills_nobody() {
         let mut view = View::new();
         let start = Instant::now();
-        view.note(Some(state(1)), start);
+        view.note(state(1), start);
         // The question that was out when this process was stopped has timed out when it goes on.
-        assert_eq!(view.note(None, start + Duration::from_secs(30)), Change::None);
-        assert_eq!(view.note(Some(state(1)), start + Duration::from_secs(31)), Change::None);
+        assert_eq!(view.note(miss(), start + Duration::from_secs(30)), Change::None);
+        assert_eq!(view.note(state(1), start + Duration::from_secs(31)), Change::None);
     }
 
     #[test]
     fn a_restart_is_noticed_even_if_it_was_quick() {
         let mut view = View::new();
-        view.note(Some(state(1)), Instant::now());
-        assert_eq!(view.note(Some(state(2)), Instant::now()), Change::Restarted);
+        view.note(state(1), Instant::now());
+        assert_eq!(view.note(state(2), Instant::now()), Change::Restarted);
     }
 }
