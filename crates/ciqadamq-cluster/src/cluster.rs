@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
 use rmqtt::shared::Shared;
 use rmqtt::types::{ClientId, Id};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, info};
 
 use crate::config::ClusterConfig;
@@ -40,6 +40,8 @@ const OWNER_RETRY: Duration = Duration::from_millis(100);
 /// How long the place of a session is tried to be taken back: the cluster's lock of a client id runs out in between.
 const RECLAIM: Duration = Duration::from_secs(15);
 const RECLAIM_RETRY: Duration = Duration::from_millis(100);
+/// Places that are being taken back at once. More are for the audit (see [`crate::sweep`]), which waits for its turn.
+const RECLAIMS: usize = 64;
 /// Sessions a node lists in one answer.
 const LIST_MAX: usize = 10_000;
 
@@ -73,6 +75,7 @@ pub struct Cluster {
     engine: OnceLock<Arc<dyn Shared>>,
     state: Mutex<Verdict>,
     serving: AtomicBool,
+    reclaims: Arc<Semaphore>,
     restart: watch::Sender<Option<String>>,
 }
 
@@ -97,6 +100,7 @@ impl Cluster {
             engine: OnceLock::new(),
             state: Mutex::new(Verdict::Waits("starting".into())),
             serving: AtomicBool::new(false),
+            reclaims: Arc::new(Semaphore::new(RECLAIMS)),
             restart: watch::Sender::new(None),
         })
     }
@@ -254,7 +258,9 @@ impl Cluster {
             }
             Ask::Owner { client_id } => Answer::Owner(self.owner_here(&client_id).await?),
             Ask::Reclaim { client_id } => {
-                self.reclaim(&client_id).await?;
+                let turn = self.reclaims.clone().try_acquire_owned();
+                let turn = turn.map_err(|_| anyhow!("too many sessions' places are being taken back"))?;
+                self.reclaim(client_id.into(), turn)?;
                 Answer::Done
             }
             Ask::Sessions(query) => {
@@ -274,13 +280,22 @@ impl Cluster {
         })
     }
 
+    /// Has a session's place taken back, as soon as there is a turn for it.
+    pub(crate) async fn reclaim_in_turn(&self, client_id: ClientId) {
+        // The semaphore is never closed, and this node takes part if there is an audit.
+        let Ok(turn) = self.reclaims.clone().acquire_owned().await else { return };
+        if let Err(error) = self.reclaim(client_id, turn) {
+            debug!(%error, "a session's place is not taken back");
+        }
+    }
+
     /// Puts a session of this node back into the place that a refused login took in the cluster's state. In the background:
     /// the lock that the login held has to run out.
-    async fn reclaim(&self, client_id: &str) -> anyhow::Result<()> {
+    fn reclaim(&self, client_id: ClientId, turn: OwnedSemaphorePermit) -> anyhow::Result<()> {
         let engine = self.engine()?.clone();
-        let client_id = ClientId::from(client_id);
         let node = self.config.node;
         tokio::spawn(async move {
+            let _turn = turn;
             let since = Instant::now();
             while since.elapsed() < RECLAIM {
                 let Some(session) = engine.entry(Id::from(node, client_id.clone())).session() else { return };

@@ -6,12 +6,15 @@
 //! | routes to sessions of an earlier process of this node | this node |
 //! | routes of this node's sessions that somebody removed, holding it for dead | this node |
 //! | a session here whose client id another node took over meanwhile | this node ends it |
+//!
+//! All of it goes through all routes or sessions. So it is done when something has happened, and else once a minute.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ciqadamq_core::NodeId;
+use rmqtt::session::Session;
 use rmqtt::types::{ClientId, Id, Message, TopicFilter};
 use tracing::{info, warn};
 
@@ -19,7 +22,7 @@ use crate::cluster::Cluster;
 use crate::takeover::Way;
 use crate::watch::Verdict;
 
-/// Between two looks.
+/// Between two looks whether something has happened.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long a node is dead before its routes go: one that was stopped for a moment, or is restarted, keeps them, and gets
 /// what was sent meanwhile.
@@ -28,46 +31,80 @@ const DEAD_FOR: Duration = Duration::from_secs(6);
 const AT_ONCE: usize = 2_000;
 /// How long a session's task may take to stop.
 const STOP_WAIT: Duration = Duration::from_secs(5);
-/// Between two audits of this node's own sessions, without a reason.
+/// Between two sweeps without a reason.
 const AUDIT_EVERY: Duration = Duration::from_secs(60);
 
 type RouteOf = (TopicFilter, Id);
 
+/// What is to be done.
+struct Sweep {
+    /// When everything was swept last. `None`: it is due.
+    audited: Option<Instant>,
+    /// The cluster did not work, or this node was thought dead: what was given away meanwhile is not known.
+    doubted: bool,
+    /// Nodes whose routes are gone, as long as they are dead.
+    cleared: HashSet<NodeId>,
+    /// Routes to sessions that this node does not have, at the first sight.
+    suspects: HashSet<RouteOf>,
+}
+
 impl Cluster {
     /// Cleans up, for ever.
     pub(crate) async fn sweep(self: Arc<Self>) {
-        let mut suspects: HashSet<RouteOf> = HashSet::new();
-        let mut audited = Instant::now();
-        let mut doubted = false;
+        let mut sweep = Sweep { audited: None, doubted: true, cleared: HashSet::new(), suspects: HashSet::new() };
         loop {
             tokio::time::sleep(EVERY).await;
             if !self.serves() {
                 continue;
             }
             if !matches!(self.state(), Verdict::Works { .. }) {
-                // Nothing can be changed now; and what was given away meanwhile is not known yet.
-                doubted = true;
+                // Nothing can be changed now.
+                sweep.doubted = true;
                 continue;
             }
-            if self.liveness.is_first_alive() {
-                let dead: Vec<NodeId> =
-                    self.liveness.views().keys().copied().filter(|node| self.is_long_dead(*node)).collect();
-                if !dead.is_empty() {
-                    self.remove_routes(self.routes_where(|id| dead.contains(&id.node_id)).await, "node is dead").await;
-                }
-            }
-            suspects = self.remove_own_orphans(suspects).await;
-            if self.liveness.was_thought_dead() {
-                doubted = true;
-            } else if doubted || audited.elapsed() >= AUDIT_EVERY {
-                self.audit().await;
-                (doubted, audited) = (false, Instant::now());
-            }
+            self.sweep_once(&mut sweep).await;
         }
     }
 
-    fn is_long_dead(&self, node: NodeId) -> bool {
-        self.liveness.dead_for(node).is_some_and(|dead_for| dead_for >= DEAD_FOR)
+    async fn sweep_once(&self, sweep: &mut Sweep) {
+        let is_due = sweep.audited.is_none_or(|at| at.elapsed() >= AUDIT_EVERY);
+        if is_due {
+            sweep.cleared.clear();
+        }
+        self.remove_dead(&mut sweep.cleared).await;
+        if self.liveness.was_thought_dead() {
+            // Others may still be removing its routes.
+            sweep.doubted = true;
+            return;
+        }
+        if is_due || sweep.doubted {
+            self.audit().await;
+            (sweep.doubted, sweep.audited) = (false, Some(Instant::now()));
+        } else if sweep.suspects.is_empty() {
+            return;
+        }
+        sweep.suspects = self.remove_own_orphans(std::mem::take(&mut sweep.suspects)).await;
+    }
+
+    /// Routes to sessions of nodes that have been dead for a while.
+    async fn remove_dead(&self, cleared: &mut HashSet<NodeId>) {
+        let dead = self.liveness.dead();
+        cleared.retain(|node| dead.contains(node));
+        if !self.liveness.is_first_alive() {
+            return;
+        }
+        let is_long_dead = |node: &NodeId| self.liveness.dead_for(*node).is_some_and(|dead_for| dead_for >= DEAD_FOR);
+        let dead: HashSet<NodeId> =
+            dead.into_iter().filter(|node| is_long_dead(node) && !cleared.contains(node)).collect();
+        if dead.is_empty() {
+            return;
+        }
+        let routes = self.routes_where(|id| dead.contains(&id.node_id)).await;
+        // Until none is left: a removal takes its time, and may fail.
+        if routes.is_empty() {
+            cleared.extend(dead);
+        }
+        self.remove_routes(routes, "node is dead").await;
     }
 
     /// At most [`AT_ONCE`].
@@ -77,8 +114,9 @@ impl Cluster {
         // Nothing is awaited in here: the iterator holds a lock of the engine's map.
         for entry in router.relations() {
             let ids = entry.value().values().map(|(id, _)| id).filter(|id| wanted(id));
-            found.extend(ids.map(|id| (entry.key().clone(), id.clone())));
-            if found.len() >= AT_ONCE {
+            let room = AT_ONCE - found.len();
+            found.extend(ids.take(room).map(|id| (entry.key().clone(), id.clone())));
+            if found.len() == AT_ONCE {
                 break;
             }
         }
@@ -101,7 +139,7 @@ impl Cluster {
     }
 
     /// Routes to sessions of this node that it does not have. A session that is just being made or ended looks the same
-    /// for a moment, so a route goes at the second sight.
+    /// for a moment, so a route goes at the second sight. Gives those of the first.
     async fn remove_own_orphans(&self, suspects: HashSet<RouteOf>) -> HashSet<RouteOf> {
         let (me, shared) = (self.config.node, self.scx.extends.shared().await);
         let has = |id: &Id| shared.entry(Id::from(me, id.client_id.clone())).session().is_some_and(|s| s.id == *id);
@@ -139,35 +177,36 @@ impl Cluster {
                     ended += 1;
                     continue;
                 }
-                _ => {
-                    // Its place is empty or held by a login that was refused.
-                    if let Err(error) =
-                        self.ask(self.config.node, crate::wire::Ask::Reclaim { client_id: client_id.to_string() }).await
-                    {
-                        warn!(client_id = &*client_id, %error, "a session's place could not be taken back");
-                    }
-                }
+                // Its place is empty or held by a login that was refused.
+                _ => self.reclaim_in_turn(client_id.clone()).await,
             }
-            let Ok(subscriptions) = session.subscriptions().await else { continue };
-            let wanted: Vec<_> = subscriptions.read().await.iter().map(|(f, o)| (f.clone(), o.clone())).collect();
-            for (filter, opts) in wanted {
-                let leads_here = {
-                    let router = self.scx.extends.router().await;
-                    let routes = router.relations().get(&*filter);
-                    routes.is_some_and(|routes| routes.get(&client_id).is_some_and(|(id, _)| *id == session.id))
-                };
-                if leads_here {
-                    continue;
-                }
-                let added = { self.scx.extends.router().await.add(&filter, session.id.clone(), opts).await };
-                match added {
-                    Ok(()) => restored += 1,
-                    Err(error) => warn!(client_id = &*client_id, %error, "a route could not be restored"),
-                }
-            }
+            restored += self.restore_routes(&session).await;
         }
         if restored > 0 || ended > 0 {
             info!(restored, ended, "sessions of this node brought in line with the cluster");
         }
+    }
+
+    /// Has the routes of a session lead here; how many did not.
+    async fn restore_routes(&self, session: &Session) -> usize {
+        let Ok(subscriptions) = session.subscriptions().await else { return 0 };
+        let wanted: Vec<_> = subscriptions.read().await.iter().map(|(f, o)| (f.clone(), o.clone())).collect();
+        let mut restored = 0;
+        for (filter, opts) in wanted {
+            let leads_here = {
+                let router = self.scx.extends.router().await;
+                let routes = router.relations().get(&*filter);
+                routes.is_some_and(|routes| routes.get(&session.id.client_id).is_some_and(|(id, _)| *id == session.id))
+            };
+            if leads_here {
+                continue;
+            }
+            let added = { self.scx.extends.router().await.add(&filter, session.id.clone(), opts).await };
+            match added {
+                Ok(()) => restored += 1,
+                Err(error) => warn!(client_id = &*session.id.client_id, %error, "a route could not be restored"),
+            }
+        }
+        restored
     }
 }
