@@ -37,14 +37,6 @@ pub struct Running {
 }
 
 impl Running {
-    /// Resolves with the reason when only a new process helps; never on a node alone.
-    pub async fn restart_wanted(&self) -> String {
-        match &self.cluster {
-            Some(cluster) => cluster.restart_wanted().await,
-            None => std::future::pending().await,
-        }
-    }
-
     /// Ends everything; bounded by the deadlines above.
     pub async fn drain(self) -> anyhow::Result<()> {
         // `/ready` says no from here on; a load balancer sends nobody any more.

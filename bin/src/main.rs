@@ -80,18 +80,18 @@ fn serve(global: &Global) -> ExitCode {
     // Everything that has to be finished is. The stores of official plugins have threads that never end by themselves,
     // which dropping the runtime would wait for.
     runtime.shutdown_background();
+    let result = match result {
+        Ok(serve::End::Asked) => Ok(()),
+        Ok(serve::End::Restart(why)) => match restart::now(&why) {
+            restart::Stays::AskedToEnd => Ok(()),
+            restart::Stays::Failed(error) => Err(error),
+        },
+        Err(error) => Err(error),
+    };
+    restart::off();
     match result {
-        Ok(serve::End::Asked) => {
-            restart::disarm();
-            ExitCode::SUCCESS
-        }
-        Ok(serve::End::Restart(why)) => {
-            let error = restart::now(&why);
-            tracing::error!(error = format!("{error:#}"), "stopped");
-            ExitCode::FAILURE
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            restart::disarm();
             tracing::error!(error = format!("{error:#}"), "stopped");
             if error.is::<StartError>() { ExitCode::from(secrets_check::NO_SECRET) } else { ExitCode::FAILURE }
         }

@@ -35,18 +35,37 @@ pub enum End {
     Restart(String),
 }
 
+/// The condition of readiness that stands for the MQTT listeners.
+const LISTENERS: &str = "listeners";
+
+/// The start ends: only a new process helps, and why.
+#[derive(Debug)]
+struct Lost(String);
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Lost {}
+
 /// Runs the broker until a signal asks for a drain, or the cluster for a new process.
 pub async fn serve(config: Config) -> anyhow::Result<End> {
     let mut shutdown = signals::listen()?;
     // A node may wait for its cluster for a long time.
     let running = tokio::select! {
-        running = start(&config) => running?,
+        running = start(&config) => running,
         () = shutdown.requested() => return Ok(End::Asked),
+    };
+    let running = match running {
+        Ok(running) => running,
+        Err(error) => return error.downcast().map(|Lost(why)| End::Restart(why)),
     };
     info!("ready");
     let end = tokio::select! {
         () = shutdown.requested() => End::Asked,
-        why = running.restart_wanted() => End::Restart(why),
+        why = lost(running.cluster.as_ref()) => End::Restart(why),
     };
     running.drain().await?;
     Ok(end)
@@ -56,7 +75,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let starts = |name: &str| config.plugins.starts(name, true);
     let metrics = Registry::new();
     let health = Arc::new(Health::new());
-    health.set("listeners", Condition::Unmet("not open yet".into()));
+    health.set(LISTENERS, Condition::Unmet("not open yet".into()));
     let principals = Arc::new(Principals::new());
     let rules = Arc::new(settings::access_rules(config)?);
 
@@ -128,6 +147,8 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         rest = Some(ciqadamq_rest::register(&scx, rest_config, deps).await.context("ciqadamq-rest")?);
     }
 
+    // Whoever shows a new token to the API has it looked for, also while this node waits for its cluster.
+    secrets.watch();
     if let Some(cluster) = &cluster {
         internal.offer(ciqadamq_cluster::SERVICE, cluster.clone());
         parts.enter(ciqadamq_cluster::PART, Arc::new(RoutesPart(cluster.clone())));
@@ -197,7 +218,8 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         cluster.set_owners(auth.owners());
     }
     if let Some(cluster) = &cluster {
-        cluster.works().await;
+    let lost = || lost(cluster.as_ref());
+        unless(lost(), cluster.works()).await?;
     }
 
     let upstream = listeners.upstream();
@@ -212,24 +234,43 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             _ => true,
         });
         // Whose session it is can be asked only then; asked earlier, all kept sessions would be nobody's.
-        users.caught_up().await;
-        keeper.restore(adopt).await.context("ciqadamq-session-store")?;
+        unless(lost(), users.caught_up()).await?;
+        unless(lost(), keeper.restore(adopt)).await?.context("ciqadamq-session-store")?;
     }
     if let Some(cluster) = &cluster {
         cluster.serve();
     }
-    let server = tokio::spawn(async move {
-        if let Err(error) = server.run().await {
-            warn!(%error, "listeners ended");
-        }
-    });
     let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));
-    secrets.watch();
-    health.set("listeners", Condition::Met);
+    // The sockets are open since they were bound: who comes from here on is served. The task has the last word.
+    health.set(LISTENERS, Condition::Met);
+    let server = tokio::spawn(take_clients(server.run(), health.clone()));
     Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users, secrets, cluster })
 }
 
 /// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.
+/// Resolves with the reason when only a new process helps; never on a node alone.
+async fn lost(cluster: Option<&Arc<Cluster>>) -> String {
+    match cluster {
+        Some(cluster) => cluster.restart_wanted().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits, unless it turns out meanwhile that only a new process helps.
+async fn unless<T>(lost: impl Future<Output = String>, what: impl Future<Output = T>) -> Result<T, Lost> {
+    tokio::select! {
+        done = what => Ok(done),
+        why = lost => Err(Lost(why)),
+    }
+}
+
+/// Takes clients until that ends, which it does not by itself.
+async fn take_clients<E: std::fmt::Display>(listening: impl Future<Output = Result<(), E>>, health: Arc<Health>) {
+    let why = listening.await.map_or_else(|error| format!("{error:#}"), |()| "nobody listens any more".into());
+    error!(reason = why, "the MQTT listeners have ended, no client gets in; restart the broker");
+    health.set(LISTENERS, Condition::Unmet(format!("they have ended: {why}")));
+}
+
 async fn open_sessions(settings: SessionStoreConfig, health: &Health) -> anyhow::Result<SessionStore> {
     let opened = tokio::task::spawn_blocking(move || SessionStore::open_or_set_aside(settings)).await?;
     let (store, set_aside) = opened.context("session store")?;
@@ -261,7 +302,7 @@ async fn join(scx: &ServerContext, config: &Config, cluster: &Arc<Cluster>) -> a
     restart::arm();
     if let Err(error) = official::register_cluster(scx).await {
         // The leader may have died in this very moment; what the plugin has begun cannot be undone.
-        return Err(restart::now(&format!("{error:#}")));
+        return Err(Lost(format!("{error:#}")).into());
     }
     ciqadamq_cluster::register(scx, cluster.clone()).await.context("ciqadamq-cluster")
 }
@@ -270,4 +311,28 @@ async fn join(scx: &ServerContext, config: &Config, cluster: &Arc<Cluster>) -> a
 fn engine_peer(gate: &Gate) -> EnginePeer {
     let peers = gate.engine_peers();
     Arc::new(move |client| peers.engine_peer(client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_waited_for_is_given_up_when_only_a_new_process_helps() {
+        let never = || std::future::pending::<String>();
+        assert!(matches!(unless(never(), async { 5 }).await, Ok(5)));
+        let given_up = unless(async { "no quorum".to_owned() }, std::future::pending::<()>()).await;
+        assert!(matches!(given_up, Err(Lost(why)) if why == "no quorum"));
+    }
+
+    #[tokio::test]
+    async fn a_node_whose_listeners_have_ended_is_not_ready_and_says_so() {
+        let health = Arc::new(Health::new());
+        for (end, wanted) in [(Err("out of sockets"), "out of sockets"), (Ok(()), "nobody listens")] {
+            health.set(LISTENERS, Condition::Met);
+            take_clients(async move { end }, health.clone()).await;
+            let said = health.conditions().remove(LISTENERS);
+            assert!(matches!(&said, Some(Condition::Unmet(why)) if why.contains(wanted)), "{said:?}");
+        }
+    }
 }

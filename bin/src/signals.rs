@@ -1,10 +1,15 @@
 //! SIGTERM, SIGINT and SIGHUP: the first asks for a drain, the second ends the process at once.
+//!
+//! They are heard on a thread of their own, until the process ends or is replaced: also while everything else is busy, and when
+//! the broker's runtime is shut down already.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::sync::watch;
 use tracing::{info, warn};
+
+use crate::restart;
 
 /// Exit code after a second signal: 128 + SIGINT, as a shell would report it.
 const INTERRUPTED: i32 = 130;
@@ -26,27 +31,36 @@ impl Shutdown {
     }
 }
 
-/// Starts listening for signals; must be called inside the runtime.
+/// Starts listening for signals. From the first one on the process is not replaced any more.
 pub fn listen() -> anyhow::Result<Shutdown> {
     let (asked, shutdown) = watch::channel(false);
-    let mut signals = Signals::new().context("signal handlers cannot be installed")?;
-    tokio::spawn(async move {
-        let name = signals.next().await;
-        info!(signal = name, "shutdown requested");
-        asked.send_replace(true);
-        // Some senders signal the process and its group: one request, heard twice.
-        let since = Instant::now();
-        let name = loop {
-            let name = signals.next().await;
-            if since.elapsed() > ONE_REQUEST {
-                break name;
-            }
-        };
-        warn!(signal = name, "second signal, leaving at once");
-        crate::restart::disarm();
-        std::process::exit(INTERRUPTED);
-    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("the thread for signals cannot be started")?;
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::new().context("signal handlers cannot be installed")?
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    let hearing = hear(signals, asked);
+    thread.spawn(move || runtime.block_on(hearing)).context("the thread for signals cannot be started")?;
     Ok(Shutdown(shutdown))
+}
+
+async fn hear(mut signals: Signals, asked: watch::Sender<bool>) {
+    let name = signals.next().await;
+    info!(signal = name, "shutdown requested");
+    restart::off();
+    asked.send_replace(true);
+    // Some senders signal the process and its group: one request, heard twice.
+    let since = Instant::now();
+    let name = loop {
+        let name = signals.next().await;
+        if since.elapsed() > ONE_REQUEST {
+            break name;
+        }
+    };
+    warn!(signal = name, "second signal, leaving at once");
+    std::process::exit(INTERRUPTED);
 }
 
 #[cfg(unix)]

@@ -12,7 +12,7 @@
 //! | `config`, `cli`, `lifecycle` | the program |
 //! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
 //! | `audit` | who did what, in the log |
-//! | `cluster`, `failover` | several nodes as one broker, and what happens when some die |
+//! | `cluster`, `failover`, `restarts` | several nodes as one broker, and what happens when some die |
 //! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
 
@@ -45,6 +45,7 @@ mod queue;
 mod refusals;
 mod rest;
 mod rest_misuse;
+mod restarts;
 mod retained;
 mod secrets;
 mod storms;

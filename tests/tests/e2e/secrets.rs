@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ciqadamq_tests::vault::{Hyperion, Load, Mood};
-use ciqadamq_tests::{Broker, BrokerOptions, Version, command, eventually, free_addresses, random_token, request};
+use ciqadamq_tests::{
+    Broker, BrokerOptions, Cluster, Version, command, eventually, free_addresses, random_token, request,
+};
 
 pub const API: &str = "ciqada/api-token";
 pub const PEPPER: &str = "ciqada/pepper";
@@ -341,6 +343,22 @@ fn a_vault_that_comes_up_late_is_waited_for() {
         starting.join().unwrap()
     });
     assert_eq!(status(broker.rest.addr, &token), 200);
+}
+
+#[test]
+fn a_token_rotates_while_a_node_waits_for_its_cluster() {
+    let (old, new, repl) = (random_token(), random_token(), random_token());
+    let vault = Hyperion::start(&[(API, &old), (REPL, &repl)]);
+    let mut cluster = Cluster::prepare(3, |_| options(&vault, &old).set("secrets.refresh_secs", 3600));
+    let node = cluster[1].rest.addr;
+    cluster[1].spawn();
+    eventually("its API answers", || request(node, "GET", "/health", &[], None).ok());
+    assert!(!cluster[1].is_ready(), "it is alone");
+    vault.put(API, &new);
+    let since = Instant::now();
+    assert_eq!(status_at(node, "/api/v1/cluster", &new), 200, "the first request with the new token");
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    assert_eq!(status_at(node, "/api/v1/cluster", &old), 200, "the old one for the overlap");
 }
 
 #[test]
