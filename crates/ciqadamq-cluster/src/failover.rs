@@ -20,7 +20,7 @@ use rmqtt::types::*;
 use tracing::{debug, warn};
 
 use crate::cluster::Cluster;
-use crate::takeover::{Verdict, Way};
+use crate::takeover::{Held, Hold, Verdict, Way};
 use crate::wire::Ask;
 
 /// The type of the cluster plugin's messages.
@@ -58,6 +58,8 @@ struct FailoverEntry {
     cluster: Arc<Cluster>,
     /// Set by `try_lock`.
     seat: Option<Seat>,
+    /// Messages for the session are held, until it is taken over.
+    diverts: bool,
 }
 
 /// What holding the lock has changed in the cluster's state: the client id is said to be this login's.
@@ -82,6 +84,22 @@ impl FailoverEntry {
             && since.elapsed() < STOPPING
         {
             tokio::time::sleep(STOPPING_RETRY).await;
+        }
+    }
+
+    /// The session is taken over: gives what was held for it.
+    fn undivert(&mut self) -> Held {
+        self.diverts = false;
+        self.cluster.takeovers.undivert(&self.inner.id().client_id)
+    }
+
+    /// The session is not taken over: it gets what was held for it, if it is still there.
+    fn give_back(&mut self) {
+        let held = self.undivert();
+        let Some(tx) = self.inner.tx() else { return };
+        for (from, publish) in held {
+            // If it has ended, its messages have ended with it.
+            drop(tx.unbounded_send(rmqtt::types::Message::Forward(from, publish)));
         }
     }
 
@@ -180,6 +198,7 @@ impl Entry for FailoverEntry {
                         shared: self.shared.clone(),
                         cluster: self.cluster.clone(),
                         seat: Some(Seat { before: first, cleared: false }),
+                        diverts: false,
                     }));
                 }
                 Err(error) if since.elapsed() >= PATIENCE => return Err(error),
@@ -199,19 +218,28 @@ impl Entry for FailoverEntry {
         self.wait_stopped(&client_id).await;
         if is_admin || self.seat.is_none() {
             // Either to end a session of this node, or on behalf of a login of another one.
-            let result = self.inner.kick(clean_start, clear_subscriptions, is_admin).await;
-            if by.node_id != self.cluster.config.node && matches!(result, Ok(OfflineSession::Exist(Some(_)))) {
-                self.cluster.takeovers.move_to(&client_id, by.node_id);
+            let mut result = self.inner.kick(clean_start, clear_subscriptions, is_admin).await;
+            if let Ok(OfflineSession::Exist(Some(info))) = &mut result {
+                if by.node_id != self.cluster.config.node {
+                    // First: what is not held any more follows the session.
+                    self.cluster.takeovers.move_to(&client_id, by.node_id);
+                }
+                info.offline_messages.extend(self.undivert());
+            } else {
+                self.give_back();
             }
-            self.cluster.takeovers.undivert(&client_id);
             if let (Ok(_), Some(seat)) = (&result, &mut self.seat) {
                 seat.cleared = true;
             }
             return result;
         }
         self.cluster.takeovers.stop_following(&client_id);
-        let verdict = self.take(clean_start, clear_subscriptions).await;
-        self.cluster.takeovers.undivert(&client_id);
+        let mut verdict = self.take(clean_start, clear_subscriptions).await;
+        if let Ok(Verdict::Session(info)) = &mut verdict {
+            info.offline_messages.extend(self.undivert());
+        } else {
+            self.give_back();
+        }
         let answer = match verdict? {
             Verdict::Session(info) => OfflineSession::Exist(Some(*info)),
             Verdict::Ended => OfflineSession::Exist(None),
@@ -229,7 +257,8 @@ impl Entry for FailoverEntry {
         if session.id != self.inner.id() {
             // The session before, with a channel in the place of its own: that is a matter of this node alone, and the
             // cluster would refuse it.
-            self.cluster.takeovers.divert(&client_id);
+            self.diverts = true;
+            self.cluster.takeovers.divert(&client_id).await;
             return Ok(());
         }
         self.cluster.takeovers.begin_setting(&client_id);
@@ -287,9 +316,11 @@ impl Entry for FailoverEntry {
 impl Drop for FailoverEntry {
     /// A login that got the lock and no session has put itself in the place of the session before, in the cluster's state.
     fn drop(&mut self) {
+        if self.diverts {
+            self.give_back();
+        }
         let Some(Seat { before: Some(before), cleared: false }) = self.seat.take() else { return };
         let client_id = before.client_id.clone();
-        self.cluster.takeovers.undivert(&client_id);
         if before.node_id != self.cluster.config.node {
             self.cluster.takeovers.displace(&client_id, before.node_id);
         }
@@ -318,26 +349,27 @@ fn addressed(publish: &Publish, relation: &SubRelation) -> Publish {
 }
 
 impl Failover {
-    /// Messages for sessions on their way to another node, or to a new connection.
-    async fn forward_moving(
-        &self,
-        from: &From,
-        publish: &Publish,
-        relations: Vec<(SubRelation, Way)>,
-        lost: &mut Lost,
-    ) {
-        for (relation, way) in relations {
-            match way {
+    /// A message for a session on its way to another node, or to a new connection.
+    async fn forward_moving(&self, from: &From, publish: &Publish, relation: SubRelation, lost: &mut Lost) {
+        let takeovers = &self.cluster.takeovers;
+        let client_id = relation.1.clone();
+        let message = || (from.clone(), addressed(publish, &relation));
+        let reason = loop {
+            match takeovers.way(&client_id) {
                 Way::To(node) => {
-                    self.cluster.forward(node, from.clone(), publish.clone(), vec![relation], None).await;
+                    return self.cluster.forward(node, from.clone(), publish.clone(), vec![relation], None).await;
                 }
-                Way::Diverted | Way::Straight => {
-                    let to = To::from(0, relation.1.clone());
-                    let reason = Reason::from_static("the session is being taken over");
-                    lost.push((to, from.clone(), addressed(publish, &relation), reason));
-                }
+                Way::Diverted => match takeovers.hold(&client_id, message) {
+                    Hold::Done => return,
+                    Hold::NotDiverted => {}
+                    Hold::TooMany => break Reason::from_static("too many messages during a takeover"),
+                },
+                // The takeover has just come to its end: whoever caused it keeps the message for the new session.
+                Way::Straight => break Reason::from_static("the session is being taken over"),
             }
-        }
+        };
+        let (from, publish) = message();
+        lost.push((To::from(0, client_id), from, publish, reason));
     }
 }
 
@@ -349,6 +381,7 @@ impl Shared for Failover {
             shared: self.inner.clone(),
             cluster: self.cluster.clone(),
             seat: None,
+            diverts: false,
         })
     }
     fn exist(&self, client_id: &str) -> bool {
@@ -407,22 +440,21 @@ impl Shared for Failover {
         msg_id: Option<MsgID>,
     ) -> std::result::Result<ForwardedRecipients, (ForwardedRecipients, Lost)> {
         let takeovers = &self.cluster.takeovers;
+        // Held over an await which waits for nothing, but for a place in the engine's own queue where it stores messages.
+        let delivery = takeovers.delivering().await;
         if takeovers.is_idle() {
             return self.inner.forwards_to(from, publish, relations, msg_id).await;
         }
-        let mut straight = SubRelations::new();
-        let mut moving = Vec::new();
-        for relation in relations {
-            match takeovers.way(&relation.1) {
-                Way::Straight => straight.push(relation),
-                way => moving.push((relation, way)),
-            }
-        }
+        let (straight, moving): (SubRelations, SubRelations) =
+            relations.into_iter().partition(|relation| takeovers.way(&relation.1) == Way::Straight);
         let (recipients, mut lost) = match self.inner.forwards_to(from.clone(), publish, straight, msg_id).await {
             Ok(recipients) => (recipients, Lost::new()),
             Err((recipients, lost)) => (recipients, lost),
         };
-        self.forward_moving(&from, publish, moving, &mut lost).await;
+        drop(delivery);
+        for relation in moving {
+            self.forward_moving(&from, publish, relation, &mut lost).await;
+        }
         if lost.is_empty() { Ok(recipients) } else { Err((recipients, lost)) }
     }
     fn iter(&self) -> Box<dyn Iterator<Item = Box<dyn Entry>> + Sync + Send + '_> {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use ciqadamq_core::NodeId;
 use dashmap::DashMap;
 use rmqtt::session::OfflineInfo;
-use rmqtt::types::{ClientId, Id, OfflineSession};
-use tokio::sync::OnceCell;
+use rmqtt::types::{ClientId, From, Id, OfflineSession, Publish};
+use tokio::sync::{OnceCell, RwLock, RwLockReadGuard};
 
 /// How long messages that come late are sent after a session that moved to another node.
 const FOLLOW: Duration = Duration::from_secs(10);
@@ -19,6 +19,9 @@ const FOLLOW: Duration = Duration::from_secs(10);
 const REPLAY: Duration = Duration::from_secs(15);
 /// How long a node remembers where the session is whose place a refused login holds.
 const DISPLACED: Duration = Duration::from_secs(60);
+
+/// Messages kept for a session during one takeover, which takes milliseconds. Further ones are dropped.
+const HELD_MAX: usize = 10_000;
 
 /// No client has this id.
 const MARK: &str = "\0verdict";
@@ -84,8 +87,8 @@ impl Verdict {
 /// The moves under way. Entries live for seconds; bounded by the number of takeovers in that time.
 #[derive(Default)]
 pub(crate) struct Takeovers {
-    /// Sessions of this node that are being taken over: what arrives is for the successor.
-    diverted: DashMap<ClientId, ()>,
+    /// Sessions of this node that are being taken over, and what has arrived for them meanwhile: it is for the successor.
+    diverted: DashMap<ClientId, Held>,
     /// Sessions that moved, and to which node.
     moved: DashMap<ClientId, (NodeId, Instant)>,
     /// Where the session is whose place in the cluster's state a refused login of this node holds.
@@ -96,6 +99,20 @@ pub(crate) struct Takeovers {
     answered: DashMap<Id, (Instant, Arc<OnceCell<Verdict>>)>,
     /// Entries of `diverted` and `moved`: on the publish path most often zero.
     busy: AtomicUsize,
+    /// Shared by whoever puts messages into sessions' channels, and held alone for a moment by who has diverted one.
+    deliveries: RwLock<()>,
+}
+
+/// Messages for a session that is being taken over, in their order.
+pub(crate) type Held = Vec<(From, Publish)>;
+
+/// Whether a message is held.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Done,
+    /// The way is another one by now.
+    NotDiverted,
+    TooMany,
 }
 
 /// Where a message for a session goes.
@@ -121,16 +138,39 @@ impl Takeovers {
         if self.diverted.contains_key(client_id) { Way::Diverted } else { Way::Straight }
     }
 
-    pub(crate) fn divert(&self, client_id: &ClientId) {
-        if self.diverted.insert(client_id.clone(), ()).is_none() {
+    /// A delivery begins: whoever finds the way straight until this is dropped gets its message into the session's channel
+    /// before the session is asked to stop.
+    pub(crate) async fn delivering(&self) -> RwLockReadGuard<'_, ()> {
+        self.deliveries.read().await
+    }
+
+    /// From now on messages for this session are held. What was on its way to it is in its channel when this returns: the
+    /// engine does not look at what comes behind the request to stop.
+    pub(crate) async fn divert(&self, client_id: &ClientId) {
+        if !self.diverted.contains_key(client_id) {
+            self.diverted.insert(client_id.clone(), Held::new());
             self.busy.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(self.deliveries.write().await);
+    }
+
+    /// Holds a message for a session that is being taken over.
+    pub(crate) fn hold(&self, client_id: &ClientId, message: impl FnOnce() -> (From, Publish)) -> Hold {
+        match self.diverted.get_mut(client_id) {
+            None => Hold::NotDiverted,
+            Some(held) if held.len() >= HELD_MAX => Hold::TooMany,
+            Some(mut held) => {
+                held.push(message());
+                Hold::Done
+            }
         }
     }
 
-    pub(crate) fn undivert(&self, client_id: &ClientId) {
-        if self.diverted.remove(client_id).is_some() {
-            self.busy.fetch_sub(1, Ordering::AcqRel);
-        }
+    /// The takeover is over, or has failed: what was held.
+    pub(crate) fn undivert(&self, client_id: &ClientId) -> Held {
+        let Some((_, held)) = self.diverted.remove(client_id) else { return Held::new() };
+        self.busy.fetch_sub(1, Ordering::AcqRel);
+        held
     }
 
     pub(crate) fn move_to(&self, client_id: &ClientId, node: NodeId) {
@@ -193,6 +233,8 @@ impl Takeovers {
 
 #[cfg(test)]
 mod tests {
+    use rmqtt::codec::types::QoS;
+
     use super::*;
 
     fn round(verdict: Verdict) -> Option<Verdict> {
@@ -222,11 +264,59 @@ mod tests {
         assert!(Verdict::decode(OfflineSession::NotExist).is_none());
     }
 
-    #[test]
-    fn a_session_that_came_back_is_not_followed_elsewhere() {
+    fn message(client_id: &ClientId) -> (From, Publish) {
+        let publish = rmqtt::codec::types::Publish {
+            dup: false,
+            retain: false,
+            qos: QoS::AtLeastOnce,
+            topic: "t".into(),
+            packet_id: None,
+            payload: Default::default(),
+            properties: None,
+        };
+        (From::from_custom(Id::new(1, 0, None, None, client_id.clone(), None)), publish.into())
+    }
+
+    #[tokio::test]
+    async fn what_arrives_while_a_session_is_taken_over_is_held_until_then_and_not_longer() {
         let all = Takeovers::default();
         let id = ClientId::from_static("c");
-        all.divert(&id);
+        assert_eq!(all.hold(&id, || message(&id)), Hold::NotDiverted);
+        all.divert(&id).await;
+        for _ in 0..HELD_MAX {
+            assert_eq!(all.hold(&id, || message(&id)), Hold::Done);
+        }
+        assert_eq!(all.hold(&id, || message(&id)), Hold::TooMany);
+        // Once more, as when the session did not stop at the first request.
+        all.divert(&id).await;
+        assert_eq!(all.undivert(&id).len(), HELD_MAX);
+        assert_eq!(all.hold(&id, || message(&id)), Hold::NotDiverted);
+        assert!(all.is_idle());
+    }
+
+    #[tokio::test]
+    async fn a_session_is_not_asked_to_stop_before_what_is_on_its_way_has_arrived() {
+        let all = Arc::new(Takeovers::default());
+        let id = ClientId::from_static("c");
+        let delivery = all.delivering().await;
+        assert_eq!(all.way(&id), Way::Straight);
+        let (others, client_id) = (all.clone(), id.clone());
+        let mut diverting = tokio::spawn(async move { others.divert(&client_id).await });
+        while all.is_idle() {
+            tokio::task::yield_now().await;
+        }
+        assert!(futures::poll!(&mut diverting).is_pending());
+        drop(delivery);
+        diverting.await.unwrap();
+        let _delivery = all.delivering().await;
+        assert_eq!(all.way(&id), Way::Diverted);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_came_back_is_not_followed_elsewhere() {
+        let all = Takeovers::default();
+        let id = ClientId::from_static("c");
+        all.divert(&id).await;
         assert_eq!(all.way(&id), Way::Diverted);
         all.move_to(&id, 2);
         all.undivert(&id);

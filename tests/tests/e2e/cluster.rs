@@ -106,7 +106,6 @@ fn a_session_moves_to_another_node_with_its_subscriptions_and_its_queue_in_order
 }
 
 #[test]
-#[ignore = "in some runs one message is lost, see the known limits"]
 fn nothing_is_lost_while_an_online_session_moves_to_and_fro() {
     let cluster = Cluster::start_default();
     let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
