@@ -405,25 +405,25 @@ impl Shared for Failover {
                 SubRelationsMap::default()
             }
         };
-        let local = relations.remove(&me);
-        let mut count: usize = 0;
+        let count: usize = relations.values().map(Vec::len).sum();
+        let mut lost = Lost::new();
+        // First those of this node: the queue to another one may be full.
+        if let Some(local) = relations.remove(&me) {
+            match self.forwards_to(from.clone(), &publish, local, msg_id).await {
+                Ok(recipients) => {
+                    if let Some(msg_id) = msg_id
+                        && let Err(error) = self.inner.message_mark_forwarded(me, msg_id, recipients).await
+                    {
+                        warn!(%error, "a stored message could not be marked as forwarded");
+                    }
+                }
+                Err((_, not_there)) => lost = not_there,
+            }
+        }
         for (node, relations) in relations {
-            count += relations.len();
             self.cluster.forward(node, from.clone(), publish.clone(), relations, msg_id).await;
         }
-        let Some(local) = local else { return Ok(count) };
-        count += local.len();
-        match self.forwards_to(from, &publish, local, msg_id).await {
-            Ok(recipients) => {
-                if let Some(msg_id) = msg_id
-                    && let Err(error) = self.inner.message_mark_forwarded(me, msg_id, recipients).await
-                {
-                    warn!(%error, "a stored message could not be marked as forwarded");
-                }
-                Ok(count)
-            }
-            Err((_, lost)) => Err((count, lost)),
-        }
+        if lost.is_empty() { Ok(count) } else { Err((count, lost)) }
     }
     async fn forwards_and_get_shareds(
         &self,
