@@ -146,9 +146,9 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
         let rest_config = settings::rest(config, acl_enabled);
         rest = Some(ciqadamq_rest::register(&scx, rest_config, deps).await.context("ciqadamq-rest")?);
     }
-
     // Whoever shows a new token to the API has it looked for, also while this node waits for its cluster.
     secrets.watch();
+
     if let Some(cluster) = &cluster {
         internal.offer(ciqadamq_cluster::SERVICE, cluster.clone());
         parts.enter(ciqadamq_cluster::PART, Arc::new(RoutesPart(cluster.clone())));
@@ -217,8 +217,8 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     if let (Some(cluster), Some(auth)) = (&cluster, &auth) {
         cluster.set_owners(auth.owners());
     }
-    if let Some(cluster) = &cluster {
     let lost = || lost(cluster.as_ref());
+    if let Some(cluster) = &cluster {
         unless(lost(), cluster.works()).await?;
     }
 
@@ -247,7 +247,6 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     Ok(Running { health, server, gate, sessions, auth, rest, session_keeper, users, secrets, cluster })
 }
 
-/// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.
 /// Resolves with the reason when only a new process helps; never on a node alone.
 async fn lost(cluster: Option<&Arc<Cluster>>) -> String {
     match cluster {
@@ -271,6 +270,7 @@ async fn take_clients<E: std::fmt::Display>(listening: impl Future<Output = Resu
     health.set(LISTENERS, Condition::Unmet(format!("they have ended: {why}")));
 }
 
+/// Opens the session store, off the threads of the network. A damaged one is set aside, and said so where people look.
 async fn open_sessions(settings: SessionStoreConfig, health: &Health) -> anyhow::Result<SessionStore> {
     let opened = tokio::task::spawn_blocking(move || SessionStore::open_or_set_aside(settings)).await?;
     let (store, set_aside) = opened.context("session store")?;
