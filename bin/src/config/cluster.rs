@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::kinds::excerpt;
 use super::model::{Api, Cluster, Config, SecretsProvider};
 use super::read::Reading;
 
@@ -21,8 +22,8 @@ impl Cluster {
         ids(&self.node_grpc_addrs)
     }
 
-    /// Base URL of each node's API, this one included: as configured, else the host of its gRPC address and our API's
-    /// port.
+    /// Base URL of what each node's API has for other nodes, this one included: as configured, else the host of its gRPC
+    /// address and our own port for it.
     pub fn api_urls(&self, api: &Api) -> Vec<(u64, String)> {
         let scheme = if self.peer_tls { "https" } else { "http" };
         if !self.node_api_addrs.is_empty() {
@@ -35,7 +36,7 @@ impl Cluster {
         }
         let derived = self.node_grpc_addrs.iter().filter_map(|e| split(e)).filter_map(|(id, addr)| {
             let (host, _) = addr.rsplit_once(':')?;
-            Some((id.into(), format!("{scheme}://{host}:{}", api.addr.port())))
+            Some((id.into(), format!("{scheme}://{host}:{}", api.for_nodes().port())))
         });
         derived.collect()
     }
@@ -87,7 +88,7 @@ fn problems(config: &Config) -> Vec<(&'static str, String)> {
     ] {
         let addresses: Vec<&str> = list.iter().filter_map(|e| split(e)).map(|(_, address)| address).collect();
         if let Some(twice) = addresses.iter().enumerate().find(|(i, a)| addresses[..*i].contains(a)) {
-            found.push((key, format!("has `{}` for two nodes; each node has its own address", twice.1)));
+            found.push((key, format!("has `{}` for two nodes; each node has its own address", excerpt(twice.1))));
         }
     }
     if cluster.leader_id == 0 {
@@ -106,8 +107,9 @@ fn problems(config: &Config) -> Vec<(&'static str, String)> {
         let text = "is used by no https:// address; set cluster.peer_tls or leave it out";
         found.push(("cluster.peer_ca", text.into()));
     }
-    if cluster.node_api_addrs.is_empty() && config.api.addr.port() == 0 {
-        found.push(("cluster.node_api_addrs", "is needed when api.addr has no fixed port; list all nodes".into()));
+    if cluster.node_api_addrs.is_empty() && config.api.for_nodes().port() == 0 {
+        let text = "is needed when api.internal_addr, or else api.addr, has no fixed port; list all nodes";
+        found.push(("cluster.node_api_addrs", text.into()));
     }
     let alone = config.secrets.provider() == SecretsProvider::Environment;
     if alone && config.api.token.is_none() && config.api.repl_token.is_none() {
@@ -135,9 +137,11 @@ fn problems(config: &Config) -> Vec<(&'static str, String)> {
             let text = format!("{}{line}\n", plugin.to_toml(cluster.node_id.into()));
             let name = line.split('=').next().unwrap_or_default().trim();
             if line.parse::<toml_edit::DocumentMut>().is_err() || !line.contains('=') || line.contains('\n') {
+                let line = excerpt(&line);
                 let text = format!("`{line}` is no setting; write them as in \"raft.max_inflight_msgs = 256\"");
                 found.push(("cluster.raft.more", text));
             } else if text.parse::<toml_edit::DocumentMut>().is_err() || name == "leader_id" {
+                let line = excerpt(&line);
                 found.push((
                     "cluster.raft.more",
                     format!("`{line}` is set by a key of its own; see configs/ciqadamq.toml"),

@@ -350,8 +350,10 @@ impl Kind for NodeList {
         let entries = List.read(input)?;
         let mut ids = Vec::new();
         for entry in &entries {
-            let wrong =
-                || format!("expects entries `id@{}host:port` with an id from 1 to 65535, has `{entry}`", self.scheme);
+            let wrong = || {
+                let has = excerpt(entry);
+                format!("expects entries `id@{}host:port` with an id from 1 to 65535, has `{has}`", self.scheme)
+            };
             let (id, rest) = entry.split_once('@').ok_or_else(wrong)?;
             let id = u16::from_str(id).ok().filter(|id| *id > 0).ok_or_else(wrong)?;
             // https:// will do where http:// does.
@@ -429,8 +431,15 @@ fn quote(text: &str) -> String {
 }
 
 /// A wrong value may be anything: shown in one line, not longer than a line.
-fn excerpt(text: &str) -> String {
-    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+pub fn excerpt(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(60) {
+        match c {
+            // As it was written.
+            '"' | '\'' | '\\' => shown.push(c),
+            c => shown.extend(c.escape_debug()),
+        }
+    }
     if text.chars().nth(60).is_some() {
         shown.push_str("...");
     }

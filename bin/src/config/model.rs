@@ -170,6 +170,13 @@ pub struct Api {
     pub token_overlap_secs: u32,
 }
 
+impl Api {
+    /// Where it listens for other nodes.
+    pub fn for_nodes(&self) -> SocketAddr {
+        self.internal_addr.unwrap_or(self.addr)
+    }
+}
+
 impl Default for Api {
     fn default() -> Self {
         Self { addr: any(8090), internal_addr: None, token: None, repl_token: None, token_overlap_secs: 60 }
@@ -539,7 +546,8 @@ pub struct Cluster {
     pub node_grpc_addrs: Vec<String>,
     /// `id@host:port` of each node's raft
     pub raft_peer_addrs: Vec<String>,
-    /// `id@http://host:port` of each node's API
+    /// `id@http://host:port` of each node's API, as other nodes reach `/internal/` there; empty = beside the gRPC, see
+    /// [`Cluster::api_urls`]
     pub node_api_addrs: Vec<String>,
     /// tries to join before giving up; 0 = for ever
     pub join_max_retries: u32,

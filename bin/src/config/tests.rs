@@ -240,6 +240,8 @@ fn the_api_of_a_node_is_where_the_configuration_says_or_beside_its_grpc() {
     let beside = [(1, "http://a:8091".to_owned()), (2, "http://[::1]:8091".to_owned())];
     assert_eq!(urls(nodes), beside);
     assert!(urls(&format!("{nodes}peer_tls = true\n"))[0].1.starts_with("https://a:"));
+    let apart = nodes.replace("[cluster]", "internal_addr = \"0.0.0.0:8092\"\n[cluster]");
+    assert_eq!(urls(&apart)[0], (1, "http://a:8092".to_owned()), "where /internal/ answers");
     let given = format!("{nodes}node_api_addrs = [\"1@http://x:1\", \"2@https://y:2\"]\n");
     assert_eq!(urls(&given), [(1, "http://x:1".to_owned()), (2, "https://y:2".to_owned())]);
 }
@@ -421,6 +423,8 @@ fn nodes_have_an_id_a_host_and_a_port() {
         assert!(problem(&format!("[cluster]\nnode_grpc_addrs = [\"{bad}\"]\n")).contains("id@host:port"), "{bad}");
     }
     assert!(problem("[cluster]\nraft_peer_addrs = [\"1@a:1\", \"1@b:1\"]\n").contains("names node 1 twice"));
+    let endless = "n".repeat(10_000);
+    assert!(problem(&format!("[cluster]\nnode_grpc_addrs = [\"1@{endless}\"]\n")).len() < 300, "an excerpt will do");
     good("[cluster]\nnode_grpc_addrs = [\"1@a:1\"]\nnode_api_addrs = [\"1@http://a:8090\", \"2@https://b:1\"]\n", &[]);
 }
 
