@@ -18,6 +18,7 @@ use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::node::NodeView;
 use crate::tokens::Tokens;
+use crate::waiting::Waiting;
 
 /// Changes under way at once. At the bound a further one is answered with 503 and Retry-After.
 pub(crate) const CHANGES_MAX: u32 = 1024;
@@ -54,6 +55,7 @@ pub(crate) struct App {
     pub(crate) node: Arc<dyn NodeView>,
     pub(crate) metrics: Metrics,
     pub(crate) brake: Brake,
+    pub(crate) waiting: Waiting,
     /// log lines about braked sources
     pub(crate) braked: LogBudget,
     pub(crate) openapi: String,

@@ -46,6 +46,7 @@ mod sessions;
 mod token_file;
 mod tokens;
 mod users;
+mod waiting;
 
 pub use app::RestDeps;
 pub use config::RestConfig;

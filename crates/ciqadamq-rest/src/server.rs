@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::node::NodeView;
 use crate::routes;
 use crate::service::{Pipeline, Scope};
+use crate::waiting::Waiting;
 
 /// How much longer than the grace a shutdown may take: what was cut has to come to its end.
 const CUT_TIME: Duration = Duration::from_secs(1);
@@ -72,6 +73,7 @@ impl App {
             metrics,
             openapi,
             brake: Brake::default(),
+            waiting: Waiting::default(),
             braked: LogBudget::new(1, Duration::from_secs(1)),
             started: Instant::now(),
             local_addr: RwLock::new(None),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ciqadamq_core::{AUDIT, LookedAgain, SecretName};
+use futures::future::select;
 use prometheus::IntGauge;
 use salvo::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS,
@@ -144,7 +145,7 @@ impl Pipeline {
         if self.app.deps.tokens.admits(credential, token) {
             return Ok(());
         }
-        match self.look_again(credential, token).await {
+        match self.look_again(credential, token, peer).await {
             // The brake is not asked: it must never hold off a token that is right.
             _ if self.app.deps.tokens.admits(credential, token) => return Ok(()),
             Some(LookedAgain::Busy) => {
@@ -172,17 +173,30 @@ impl Pipeline {
     }
 
     /// A token that is not in force may be one that was put into the vault a moment ago.
-    async fn look_again(&self, credential: Credential, token: &[u8]) -> Option<LookedAgain> {
+    ///
+    /// `/internal/*` takes the management token while there is no other, and the first other one may be this very token: both
+    /// are looked for, at once, for a caller may have no time to wait for one after the other.
+    async fn look_again(&self, credential: Credential, token: &[u8], peer: Option<SocketAddr>) -> Option<LookedAgain> {
         let app = &self.app;
         let refresh = app.deps.refresh.as_ref()?;
         // What can be no token costs the vault nothing.
         check_token(token).ok()?;
-        let name = match credential {
-            Credential::Replication if !app.deps.tokens.management_opens_internal() => SecretName::ReplToken,
-            Credential::Replication | Credential::Management => SecretName::ApiToken,
-        };
+        let Some(_place) = app.waiting.place(peer.map(|peer| peer.ip())) else { return Some(LookedAgain::Busy) };
         let token = token.to_vec();
-        Some(refresh.look_again(name, &move || app.deps.tokens.admits(credential, &token)).await)
+        let known = move || app.deps.tokens.admits(credential, &token);
+        if credential == Credential::Management {
+            return Some(refresh.look_again(SecretName::ApiToken, &known).await);
+        }
+        let replication = refresh.look_again(SecretName::ReplToken, &known);
+        if !app.deps.tokens.management_opens_internal() {
+            return Some(replication.await);
+        }
+        let management = refresh.look_again(SecretName::ApiToken, &known);
+        let (first, other) = select(replication, management).await.factor_first();
+        if known() {
+            return Some(first);
+        }
+        Some(if first == LookedAgain::Busy { first } else { other.await })
     }
 
     fn finish(&self, req: &Request, res: &mut Response, method: &Method) {

@@ -10,7 +10,7 @@ use ciqadamq_rest::{Credential, RestConfig, Tokens};
 use reqwest::Method;
 
 use crate::openapi::PATHS;
-use crate::support::{Parts, TOKEN, config, exchange, said, start, start_parts, start_with};
+use crate::support::{Parts, TOKEN, config, eventually, exchange, said, start, start_parts, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_answers_without_a_token_but_health_ready_and_the_page() {
@@ -180,6 +180,54 @@ async fn a_token_that_is_not_known_is_asked_about_before_it_is_refused() {
     let long = "x".repeat(5000);
     let answer = api.client.get(api.url("/api/v1/users")).bearer_auth(&long).send().await.unwrap();
     assert_eq!((answer.status().as_u16(), asked()), (401, [2, 1]), "what can be no token is no question");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_replication_token_is_asked_about_like_any_other() {
+    let (api, vault) = with_vault(LookedAgain::Asked, None).await;
+    let status = async |token: &str| {
+        api.client.get(api.url("/internal/users-full")).bearer_auth(token).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(status(TOKEN).await, 200, "there is no other yet");
+    assert_eq!(status("rotated-between-nodes").await, 200);
+    assert_eq!(vault.asked[1].load(Ordering::SeqCst), 1);
+    assert_eq!(status("rotated").await, 401, "from here on the management token is no way in");
+}
+
+/// A vault that takes its time until it is let go.
+struct Slow {
+    go: tokio::sync::Semaphore,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl SecretRefresh for Slow {
+    async fn look_again(&self, _: SecretName, _: &(dyn Fn() -> bool + Send + Sync)) -> LookedAgain {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let _ = self.go.acquire().await;
+        LookedAgain::Asked
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_does_not_take_all_places_of_those_who_wait() {
+    let slow = Arc::new(Slow { go: tokio::sync::Semaphore::new(0), asked: AtomicUsize::new(0) });
+    let api = start_parts(config(), Parts::new(None), Some(slow.clone())).await;
+    let from = |address: [u8; 4]| {
+        let client = reqwest::Client::builder().no_proxy().local_address(std::net::IpAddr::from(address)).build();
+        let request = client.unwrap().get(api.url("/api/v1/users")).bearer_auth("guess");
+        async move { request.send().await.unwrap().status().as_u16() }
+    };
+    let crowd: Vec<_> = (0..64).map(|_| tokio::spawn(from([127, 0, 0, 1]))).collect();
+    eventually("64 wait", || async { slow.asked.load(Ordering::SeqCst) == 64 }).await;
+    assert_eq!(from([127, 0, 0, 1]).await, 503, "one more of that address");
+    let other = tokio::spawn(from([127, 0, 0, 2]));
+    eventually("another address waits", || async { slow.asked.load(Ordering::SeqCst) == 65 }).await;
+    slow.go.close();
+    assert_eq!(other.await.unwrap(), 401);
+    for one in crowd {
+        assert!(matches!(one.await.unwrap(), 401 | 429));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
