@@ -1,6 +1,6 @@
 //! `/api/v1/cluster/members`: taking nodes in and out of the replicated user directory.
 
-use ciqadamq_core::{ClusterPart, MembersError, NodeId};
+use ciqadamq_core::{AUDIT, ClusterPart, MembersError, NodeId};
 use salvo::Depot;
 use salvo::http::{Request, StatusCode};
 use salvo::oapi::{ToSchema, endpoint};
@@ -46,7 +46,8 @@ pub(crate) async fn add_member(req: &mut Request, depot: &mut Depot) -> Answer {
         return Err(ApiError::field("url", "`url` must be the node's API, such as `http://node2:8090`"));
     }
     part(call)?.add_member(id, url.trim_end_matches('/')).await?;
-    tracing::info!(event = "member_added", node = id, url, peer = call.peer(), "cluster changed");
+    let (by, peer) = (call.by, call.peer());
+    tracing::info!(target: AUDIT, event = "member_added", node = id, url, by, peer, "cluster changed");
     Reply::json(&AddMember { id, url })
 }
 
@@ -62,7 +63,8 @@ pub(crate) async fn remove_member(depot: &mut Depot) -> Answer {
     let call = Call::of(depot)?;
     let id: NodeId = call.parameter.parse().map_err(|_| ApiError::new(StatusCode::NOT_FOUND, "no such member"))?;
     part(call)?.remove_member(id).await?;
-    tracing::info!(event = "member_removed", node = id, peer = call.peer(), "cluster changed");
+    let (by, peer) = (call.by, call.peer());
+    tracing::info!(target: AUDIT, event = "member_removed", node = id, by, peer, "cluster changed");
     Ok(Reply::no_content())
 }
 
