@@ -7,6 +7,7 @@
 //! | [`Client`] | MQTT 3.1, 3.1.1 and 5 over TCP or WebSocket, packet by packet, malformed ones included |
 //! | [`Watcher`] | a superuser on `#`: what really went through |
 //! | [`Rest`] | the REST API, and raw HTTP for what no proper client sends |
+//! | [`Front`] | a real HAProxy in front of brokers |
 //! | [`vault`] | vaults: a small one that can misbehave, and a real OpenBao |
 //! | [`programs`] | other people's clients and servers, where they are installed |
 //!
@@ -16,6 +17,7 @@
 
 mod broker;
 mod cluster;
+mod haproxy;
 mod http;
 pub mod mqtt;
 mod options;
@@ -27,6 +29,7 @@ mod watcher;
 
 pub use broker::{Account, Broker, Exit, Signal, command, free_addresses, random_token};
 pub use cluster::Cluster;
+pub use haproxy::{Front, Haproxy, SOURCE as HAPROXY_SOURCE};
 pub use http::{HttpError, Response, exchange, request};
 pub use mqtt::{Client, Connect, Link, Message, Outcome, Version};
 pub use options::{BrokerOptions, Toml};

@@ -13,6 +13,7 @@
 //! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
 //! | `audit` | who did what, in the log |
 //! | `cluster`, `failover`, `restarts` | several nodes as one broker, and what happens when some die |
+//! | `haproxy` | HAProxy in front of them |
 //! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
 
@@ -31,6 +32,7 @@ mod failover;
 mod fanout;
 mod filters;
 mod hostile;
+mod haproxy;
 mod lifecycle;
 mod limits;
 mod main_job;
