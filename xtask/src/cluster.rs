@@ -7,13 +7,14 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
 use crate::cargo::{broker_binary, cargo, execute, root};
+use crate::{haproxy, process};
 
 /// How long all nodes may take to be ready.
 const READY: Duration = Duration::from_secs(60);
@@ -32,6 +33,9 @@ pub struct Up {
     /// Forget users and messages of an earlier cluster
     #[arg(long)]
     fresh: bool,
+    /// With HAProxy in front
+    #[arg(long)]
+    haproxy: bool,
 }
 
 /// `cluster-kill`, `cluster-logs`, `cluster-start`
@@ -45,31 +49,41 @@ pub struct One {
 pub fn up(args: &Up) -> anyhow::Result<()> {
     let profile: &[&str] = if args.release { &["--release"] } else { &[] };
     execute(cargo(&["build", "--package", "ciqadamq"])?.args(profile))?;
-    let binary = broker_binary(args.release)?;
     let dir = dir();
     if args.fresh && dir.exists() {
         ensure!(running().is_empty(), "nodes run; cargo xtask cluster-down first");
         fs::remove_dir_all(&dir).context("the earlier cluster's data cannot be removed")?;
     }
-    fs::create_dir_all(&dir).context("target/cluster cannot be made")?;
-    let token = token()?;
-    fs::write(dir.join("binary"), binary.display().to_string())?;
-    for node in 1..=args.nodes {
-        fs::create_dir_all(node_dir(node))?;
-        fs::write(node_dir(node).join("ciqadamq.toml"), config(node, args.nodes, &token))?;
-    }
     let since = Instant::now();
-    for node in (1..=args.nodes).filter(|node| pid(*node).is_none()) {
+    begin(&broker_binary(args.release)?, args.nodes, args.haproxy)?;
+    println!("\n{} nodes are ready after {:.1} s.\n", args.nodes, since.elapsed().as_secs_f64());
+    print!("{}", how_to_try(args.nodes, &token()?, args.haproxy));
+    Ok(())
+}
+
+/// Starts what does not run, with this binary, and waits until all are ready.
+pub fn begin(binary: &Path, nodes: u8, haproxy: bool) -> anyhow::Result<()> {
+    let dir = dir();
+    fs::create_dir_all(&dir).context("target/cluster cannot be made")?;
+    token()?;
+    fs::write(dir.join("binary"), binary.display().to_string())?;
+    for node in 1..=nodes {
+        fs::create_dir_all(node_dir(node))?;
+        fs::write(node_config(node), config(node, nodes, haproxy))?;
+    }
+    for node in (1..=nodes).filter(|node| pid(*node).is_none()) {
         start(node)?;
     }
-    wait_ready(&(1..=args.nodes).collect::<Vec<_>>())?;
-    println!("\n{} nodes are ready after {:.1} s.\n", args.nodes, since.elapsed().as_secs_f64());
-    print!("{}", how_to_try(args.nodes, &token));
+    wait_ready(&(1..=nodes).collect::<Vec<_>>())?;
+    if haproxy {
+        haproxy::start(&haproxy_dir(), &(1..=nodes).map(ip).collect::<Vec<_>>())?;
+    }
     Ok(())
 }
 
 /// Ends all nodes in order, all at once.
 pub fn down() -> anyhow::Result<()> {
+    haproxy::stop(&haproxy_dir())?;
     let nodes = running();
     for node in &nodes {
         signal(*node, "TERM")?;
@@ -88,25 +102,30 @@ pub fn down() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What every node says of itself and of the cluster.
+/// Which nodes run, and what they say of themselves to the first one that answers.
 pub fn status() -> anyhow::Result<()> {
-    let token = fs::read_to_string(dir().join("token")).context("no cluster; cargo xtask cluster-up starts one")?;
+    let token = dir().join("token");
+    ensure!(token.is_file(), "no cluster; cargo xtask cluster-up starts one");
+    let mut answers = None;
     for node in nodes() {
         let Some(pid) = pid(node) else {
             println!("node {node}: does not run");
             continue;
         };
-        let ready = match get(node, "/ready", None) {
-            Ok((200, _)) => "ready".into(),
-            Ok((status, body)) => format!("not ready ({status}): {}", body.trim()),
-            Err(error) => format!("does not answer: {error}"),
-        };
-        println!("node {node}: process {pid}, {ready}");
-        if let Ok((200, body)) = get(node, "/api/v1/cluster", Some(token.trim())) {
-            let value: serde_json::Value = serde_json::from_str(&body).unwrap_or(serde_json::Value::String(body));
-            println!("{}", serde_json::to_string_pretty(&value)?);
+        match get(node, "/health") {
+            Ok(_) => {
+                println!("node {node}: process {pid}");
+                answers = answers.or(Some(node));
+            }
+            Err(error) => println!("node {node}: process {pid}, does not answer: {error}"),
         }
     }
+    let Some(node) = answers else { return Ok(()) };
+    println!();
+    let mut command = Command::new(binary()?);
+    command.args(["cluster", "status", "--api", &format!("http://{}:8090", ip(node)), "--token-file"]).arg(token);
+    // Its exit code says whether that node takes changes; that is no failure of this command.
+    command.status().context("the broker's binary cannot be run")?;
     Ok(())
 }
 
@@ -119,7 +138,7 @@ pub fn kill(args: &One) -> anyhow::Result<()> {
 
 /// Starts a node that does not run.
 pub fn start_one(args: &One) -> anyhow::Result<()> {
-    ensure!(node_dir(args.node).join("ciqadamq.toml").is_file(), "there is no node {}", args.node);
+    ensure!(node_config(args.node).is_file(), "there is no node {}", args.node);
     ensure!(pid(args.node).is_none(), "node {} runs", args.node);
     let since = Instant::now();
     start(args.node)?;
@@ -144,45 +163,53 @@ fn node_dir(node: u8) -> PathBuf {
     dir().join(format!("node{node}"))
 }
 
-fn ip(node: u8) -> Ipv4Addr {
+fn node_config(node: u8) -> PathBuf {
+    node_dir(node).join("ciqadamq.toml")
+}
+
+fn haproxy_dir() -> PathBuf {
+    dir().join("haproxy")
+}
+
+/// The address of a node.
+pub fn ip(node: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, node)
 }
 
 /// The nodes that were set up.
 fn nodes() -> Vec<u8> {
-    (1..=9).filter(|node| node_dir(*node).join("ciqadamq.toml").is_file()).collect()
+    (1..=9).filter(|node| node_config(*node).is_file()).collect()
 }
 
-fn running() -> Vec<u8> {
+/// The nodes that run.
+pub fn running() -> Vec<u8> {
     nodes().into_iter().filter(|node| pid(*node).is_some()).collect()
 }
 
-/// The process of a node, if it runs: the number may have been given to somebody else since.
+/// The process of a node, if it runs.
 fn pid(node: u8) -> Option<u32> {
-    let pid: u32 = fs::read_to_string(node_dir(node).join("pid")).ok()?.trim().parse().ok()?;
-    let config = node_dir(node).join("ciqadamq.toml").display().to_string();
-    let output = Command::new("ps").args(["-o", "stat=,args=", "-p", &pid.to_string()]).output().ok()?;
-    let line = String::from_utf8_lossy(&output.stdout).into_owned();
-    (line.contains(&config) && !line.trim_start().starts_with('Z')).then_some(pid)
+    process::find(&node_dir(node), &node_config(node))
 }
 
 fn signal(node: u8, name: &str) -> anyhow::Result<()> {
-    let pid = pid(node).with_context(|| format!("node {node} does not run"))?;
-    let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status()?;
-    ensure!(status.success(), "node {node} cannot be signalled");
-    Ok(())
+    process::signal(pid(node).with_context(|| format!("node {node} does not run"))?, name)
 }
 
 /// The token of the cluster, made at its first start.
-fn token() -> anyhow::Result<String> {
+pub fn token() -> anyhow::Result<String> {
     let path = dir().join("token");
     if let Ok(token) = fs::read_to_string(&path) {
         return Ok(token.trim().to_owned());
     }
-    // Each `RandomState` has keys of its own.
-    let token = format!("{:016x}{:016x}", RandomState::new().hash_one(1), RandomState::new().hash_one(2));
+    let token = random();
     write_private(&path, &token)?;
     Ok(token)
+}
+
+/// 32 hexadecimal digits that nobody guesses.
+pub fn random() -> String {
+    // Each `RandomState` has keys of its own.
+    format!("{:016x}{:016x}", RandomState::new().hash_one(1), RandomState::new().hash_one(2))
 }
 
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -194,16 +221,20 @@ fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn config(node: u8, nodes: u8, token: &str) -> String {
+fn config(node: u8, nodes: u8, haproxy: bool) -> String {
     let list = |port: u16| {
         let all: Vec<String> = (1..=nodes).map(|n| format!("\"{n}@{}:{port}\"", ip(n))).collect();
         format!("[{}]", all.join(", "))
     };
     let (ip, data) = (ip(node), node_dir(node).join("data/users"));
+    let proxy = match haproxy {
+        true => format!("proxy_protocol = true\nproxy_protocol_from = [\"{}\"]\n", haproxy::SOURCE),
+        false => String::new(),
+    };
     format!(
-        "# Written by cargo xtask cluster-up.\n\
-         [mqtt]\ntcp_addr = \"{ip}:1883\"\nws_addr = \"{ip}:8083\"\n\n\
-         [api]\naddr = \"{ip}:8090\"\ntoken = \"{token}\"\n\n\
+        "# Written by cargo xtask cluster-up, which hands the token over as API_TOKEN.\n\
+         [mqtt]\ntcp_addr = \"{ip}:1883\"\nws_addr = \"{ip}:8083\"\n{proxy}\n\
+         [api]\naddr = \"{ip}:8090\"\n\n\
          [db]\nurl = \"sled://{}\"\n\n\
          [cluster]\nenabled = true\nnode_id = {node}\nleader_id = 1\n\
          grpc_laddr = \"{ip}:5363\"\nraft_laddr = \"{ip}:6003\"\n\
@@ -214,20 +245,18 @@ fn config(node: u8, nodes: u8, token: &str) -> String {
     )
 }
 
+/// The broker that the cluster was set up with.
+fn binary() -> anyhow::Result<PathBuf> {
+    let path = fs::read_to_string(dir().join("binary")).context("no cluster; cargo xtask cluster-up starts one")?;
+    Ok(path.trim().into())
+}
+
 fn start(node: u8) -> anyhow::Result<()> {
     let dir = node_dir(node);
-    let binary =
-        fs::read_to_string(self::dir().join("binary")).context("no cluster; cargo xtask cluster-up starts one")?;
-    let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = Command::new(binary.trim());
-    command.arg("--config").arg(dir.join("ciqadamq.toml")).current_dir(&dir);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    // It goes on when this task ends, and does not hear the terminal's Ctrl-C.
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let child = command.spawn().with_context(|| format!("node {node} cannot be started"))?;
-    fs::write(dir.join("pid"), child.id().to_string())?;
-    Ok(())
+    let binary = binary()?;
+    let mut command = Command::new(binary);
+    command.arg("--config").arg(node_config(node)).env("API_TOKEN", token()?);
+    process::start(&dir, &mut command).with_context(|| format!("node {node}"))
 }
 
 fn wait_ready(nodes: &[u8]) -> anyhow::Result<()> {
@@ -240,28 +269,24 @@ fn wait_ready(nodes: &[u8]) -> anyhow::Result<()> {
             }
         }
         if since.elapsed() > READY {
-            let why = waiting.iter().map(|node| match get(*node, "/ready", None) {
+            let why = waiting.iter().map(|node| match get(*node, "/ready") {
                 Ok((_, body)) => format!("node {node}: {}", body.trim()),
                 Err(error) => format!("node {node}: {error}"),
             });
             bail!("not ready after {READY:?}: {}", why.collect::<Vec<_>>().join("; "));
         }
-        waiting.retain(|node| !matches!(get(*node, "/ready", None), Ok((200, _))));
+        waiting.retain(|node| !matches!(get(*node, "/ready"), Ok((200, _))));
         thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }
 
 /// Status and body.
-fn get(node: u8, path: &str, token: Option<&str>) -> anyhow::Result<(u16, String)> {
+fn get(node: u8, path: &str) -> anyhow::Result<(u16, String)> {
     let addr = SocketAddr::from((ip(node), 8090));
     let mut socket = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
     socket.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
-    if let Some(token) = token {
-        write!(request, "Authorization: Bearer {token}\r\n")?;
-    }
-    socket.write_all(format!("{request}\r\n").as_bytes())?;
+    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     socket.take(1 << 20).read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
@@ -269,24 +294,28 @@ fn get(node: u8, path: &str, token: Option<&str>) -> anyhow::Result<(u16, String
     Ok((status, body.to_owned()))
 }
 
-fn how_to_try(nodes: u8, token: &str) -> String {
+fn how_to_try(nodes: u8, token: &str, haproxy: bool) -> String {
     let mut text = String::new();
     for node in 1..=nodes {
         let ip = ip(node);
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  node {node}: mqtt://{ip}:1883  ws://{ip}:8083  http://{ip}:8090/docs");
     }
+    if haproxy {
+        let [mqtt, ws] = haproxy::PORTS;
+        let _ = writeln!(text, "  HAProxy: mqtt://127.0.0.1:{mqtt}  ws://127.0.0.1:{ws}");
+    }
     let _ = write!(
         text,
         "\nThe token of the API is in target/cluster/token. A user made on node 1 logs in on node 2, and the backend publishes on \
          node 3:\n\n\
          \x20 TOKEN={token}\n\
-         \x20 curl -sH \"Authorization: Bearer $TOKEN\" http://127.0.0.1:8090/api/v1/users \\\n\
+         \x20 curl -sS http://127.0.0.1:8090/api/v1/users -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n\
          \x20   -d '{{\"username\":\"alice-phone\",\"userid\":\"alice\",\"password\":\"secret-1\"}}'\n\
-         \x20 curl -sH \"Authorization: Bearer $TOKEN\" http://127.0.0.1:8090/api/v1/users \\\n\
+         \x20 curl -sS http://127.0.0.1:8090/api/v1/users -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n\
          \x20   -d '{{\"username\":\"backend\",\"userid\":\"backend\",\"password\":\"secret-2\",\"superuser\":true}}'\n\
-         \x20 mosquitto_sub -h 127.0.0.2 -u alice-phone -P secret-1 -t 'chat/alice/m/all' &\n\
-         \x20 mosquitto_pub -h 127.0.0.3 -u backend -P secret-2 -t chat/alice/m/all -m hello -q 1\n\n\
+         \x20 mosquitto_sub -h 127.0.0.2 -u alice-phone -P secret-1 -q 1 -t chat/alice/m/all -C 1 -v & sleep 1\n\
+         \x20 mosquitto_pub -h 127.0.0.3 -u backend -P secret-2 -q 1 -t chat/alice/m/all -m hello\n\n\
          cargo xtask cluster-status, cluster-kill N, cluster-start N, cluster-logs N, cluster-down\n"
     );
     text

@@ -6,11 +6,14 @@
 mod cargo;
 mod ci;
 mod cluster;
+mod e2e;
 mod faults;
 mod fuzz;
+mod haproxy;
 mod licences;
 mod lint;
 mod perf;
+mod process;
 mod quick_start;
 mod run;
 mod spdx;
@@ -47,6 +50,8 @@ enum Task {
     ClusterStart(cluster::One),
     /// Print a node's log
     ClusterLogs(cluster::One),
+    /// Start a cluster and HAProxy, here or with Docker, run the tests of several nodes against it, and end it
+    E2e(e2e::Args),
     /// Kill and stop nodes of a cluster under load, and check what became of what was acknowledged
     Faults(faults::Args),
     /// What has to pass before a change goes in: test and lint
@@ -74,6 +79,7 @@ fn main() -> anyhow::Result<()> {
         Task::ClusterKill(args) => cluster::kill(&args),
         Task::ClusterStart(args) => cluster::start_one(&args),
         Task::ClusterLogs(args) => cluster::logs(&args),
+        Task::E2e(args) => e2e::run(&args),
         Task::Faults(args) => faults::run(&args),
         Task::Ci => ci::run(),
         Task::Perf(args) => perf::run("perf", &args),
