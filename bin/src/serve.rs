@@ -113,7 +113,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
     let cluster = match settings::cluster(config) {
         Some(settings) => {
             let deps = ClusterDeps {
-                peers,
+                peers: peers.clone(),
                 health: health.clone(),
                 sessions: sessions.clone(),
                 credentials: settings::credentials(&secrets),
@@ -138,6 +138,7 @@ async fn start(config: &Config) -> anyhow::Result<Running> {
             rules: rules.clone(),
             health: health.clone(),
             internal: internal.clone(),
+            peers: peers.clone(),
             cluster: parts.clone(),
             tokens: settings::tokens(config, &secrets)?,
             refresh: rotates.then(|| secrets.clone() as _),

@@ -5,6 +5,7 @@ mod api;
 mod cluster;
 mod health;
 mod password;
+mod status;
 mod users;
 
 use std::process::ExitCode;

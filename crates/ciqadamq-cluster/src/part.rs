@@ -47,7 +47,7 @@ impl ClusterPart for RoutesPart {
             role,
             leader: (own.leader != 0).then_some(own.leader),
             // rmqtt-cluster-raft tells neither terms nor indexes.
-            term: 0,
+            term: None,
             last_log_index: None,
             committed_index: None,
             applied_index: None,

@@ -45,7 +45,7 @@ pub struct RaftView {
     /// who leads
     pub leader: Option<NodeId>,
     /// the term
-    pub term: u64,
+    pub term: Option<u64>,
     /// index of the last entry in this node's log
     pub last_log_index: Option<u64>,
     /// last entry known to be on a quorum

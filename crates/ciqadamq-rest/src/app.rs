@@ -2,13 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ciqadamq_core::{
-    AUDIT, AccessRules, Applied, ClusterParts, Command, Health, InternalServices, LogBudget, PasswordHashing,
+    AUDIT, AccessRules, Applied, ClusterParts, Command, Health, InternalServices, LogBudget, PasswordHashing, Peers,
     SecretRefresh, SessionControl, User, UserDirectory,
 };
-use parking_lot::RwLock;
 use salvo::Depot;
 use tokio::sync::Semaphore;
 
@@ -16,7 +14,7 @@ use crate::brake::Brake;
 use crate::config::RestConfig;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::node::NodeView;
+use crate::state::ThisNode;
 use crate::tokens::Tokens;
 use crate::waiting::Waiting;
 
@@ -36,8 +34,10 @@ pub struct RestDeps {
     pub rules: Arc<AccessRules>,
     /// what `GET /ready` asks
     pub health: Arc<Health>,
-    /// what `/internal/v1/{service}` calls
+    /// what `/internal/v1/{service}` calls; the API adds its own
     pub internal: Arc<InternalServices>,
+    /// whom `GET /api/v1/cluster` asks
+    pub peers: Arc<dyn Peers>,
     /// what `/api/v1/cluster` shows and changes
     pub cluster: Arc<ClusterParts>,
     /// who may call; keep a clone to rotate them
@@ -52,15 +52,13 @@ pub struct RestDeps {
 pub(crate) struct App {
     pub(crate) config: RestConfig,
     pub(crate) deps: RestDeps,
-    pub(crate) node: Arc<dyn NodeView>,
+    pub(crate) this: Arc<ThisNode>,
     pub(crate) metrics: Metrics,
     pub(crate) brake: Brake,
     pub(crate) waiting: Waiting,
     /// log lines about braked sources
     pub(crate) braked: LogBudget,
     pub(crate) openapi: String,
-    pub(crate) started: Instant,
-    pub(crate) local_addr: RwLock<Option<SocketAddr>>,
     pub(crate) changes: Arc<Semaphore>,
 }
 

@@ -1,8 +1,8 @@
 //! The REST API of a ciqadamq node, on salvo.
 //!
 //! **What it is.** A thin translation: HTTP in, calls of the core's traits ([`UserDirectory`], [`PasswordHashing`],
-//! [`SessionControl`], [`AccessRules`], [`Health`]) out. It decides nothing about users or topics and keeps nothing but
-//! counters. Every node has one, and each takes every request.
+//! [`SessionControl`], [`AccessRules`], [`Health`], [`Peers`]) out. It decides nothing about users or topics and keeps
+//! nothing but counters. Every node has one, and each takes every request.
 //!
 //! **A request's way.** `connection` gives it a place and a pace; `service` finds its route in the table of
 //! `routes`, checks the token, and only then lets a handler read the body (`body`, `json`: strict, bounded). The
@@ -20,11 +20,13 @@
 //! [`SessionControl`]: ciqadamq_core::SessionControl
 //! [`AccessRules`]: ciqadamq_core::AccessRules
 //! [`Health`]: ciqadamq_core::Health
+//! [`Peers`]: ciqadamq_core::Peers
 
 mod acl;
 mod app;
 mod body;
 mod brake;
+mod cluster;
 mod config;
 mod connection;
 mod docs;
@@ -43,6 +45,7 @@ mod server;
 mod service;
 mod services;
 mod sessions;
+mod state;
 mod token_file;
 mod tokens;
 mod users;
@@ -50,8 +53,8 @@ mod waiting;
 
 pub use app::RestDeps;
 pub use config::RestConfig;
-pub use node::{NodeView, PluginView};
 pub use plugin::{PLUGIN_NAME, RestHandle, register};
 pub use server::{RestError, Server};
+pub use state::{NodeView, PluginView};
 pub use token_file::{TokenFileError, load_or_create_token_file};
 pub use tokens::{Credential, TOKEN_BYTES_MAX, TokenError, Tokens};

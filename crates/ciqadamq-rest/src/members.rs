@@ -11,9 +11,7 @@ use crate::app::Call;
 use crate::body::read_object;
 use crate::error::ApiError;
 use crate::reply::{Answer, Reply};
-
-/// The part whose members are named by hand; routes follow the configuration.
-const PART: &str = "users";
+use crate::state::USERS;
 
 /// A node to take in.
 #[derive(Serialize, ToSchema)]
@@ -68,8 +66,9 @@ pub(crate) async fn remove_member(depot: &mut Depot) -> Answer {
     Ok(Reply::no_content())
 }
 
+/// The part whose members are named by hand; routes follow the configuration.
 fn part(call: &Call) -> Result<Arc<dyn ClusterPart>, ApiError> {
-    let part = call.app.deps.cluster.all().into_iter().find(|(name, _)| *name == PART);
+    let part = call.app.deps.cluster.all().into_iter().find(|(name, _)| *name == USERS);
     part.map(|(_, part)| part)
         .ok_or_else(|| ApiError::new(StatusCode::CONFLICT, "this node runs no replicated user directory"))
 }

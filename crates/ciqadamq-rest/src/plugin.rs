@@ -12,14 +12,15 @@ use rmqtt::plugin::{DynPlugin, PackageInfo, Plugin};
 
 use crate::app::{App, RestDeps};
 use crate::config::RestConfig;
-use crate::node::{NodeView, PluginView};
 use crate::server::Server;
+use crate::state::{NodeView, PluginView};
 
 /// The plugin's name in the plugin manager.
 pub const PLUGIN_NAME: &str = env!("CARGO_PKG_NAME");
 
-/// How long the list of plugins may take: the manager holds it while it switches one.
-const PLUGINS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the list of plugins may take: the manager holds it while it switches one. Another node that asks has little
+/// patience.
+const PLUGINS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A hold on the API for whoever drains the node. Clones are the same API.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use salvo::http::{Method, Request};
 use salvo::routing::{Filter, PathState};
 use salvo::{Handler, Router, async_trait};
 
-use crate::{acl, docs, internal, members, node, services, sessions, users};
+use crate::{acl, cluster, docs, internal, members, node, services, sessions, users};
 
 /// Who may call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(crate) fn router() -> Router {
                 )
                 .push(Router::with_path("acl/check").post(acl::check_access))
                 .push(
-                    Router::with_path("cluster").push(get(node::show_cluster)).push(
+                    Router::with_path("cluster").push(get(cluster::show_cluster)).push(
                         Router::with_path("members")
                             .post(members::add_member)
                             .push(Router::with_path("{id}").delete(members::remove_member)),

@@ -19,9 +19,9 @@ use crate::config::RestConfig;
 use crate::connection::{Gate, serve};
 use crate::docs;
 use crate::metrics::Metrics;
-use crate::node::NodeView;
 use crate::routes;
 use crate::service::{Pipeline, Scope};
+use crate::state::{NodeView, SERVICE, ThisNode};
 use crate::waiting::Waiting;
 
 /// How much longer than the grace a shutdown may take: what was cut has to come to its end.
@@ -66,17 +66,26 @@ impl App {
         }
         let openapi = docs::openapi(&routes::router(), &config.version)?;
         let metrics = Metrics::register(&deps.metrics)?;
+        let this = Arc::new(ThisNode {
+            view: node,
+            directory: deps.directory.clone(),
+            health: deps.health.clone(),
+            parts: deps.cluster.clone(),
+            peers: deps.peers.clone(),
+            version: config.version.clone(),
+            started: Instant::now(),
+            local_addr: RwLock::new(None),
+        });
+        deps.internal.offer(SERVICE, this.clone());
         Ok(Arc::new(Self {
             config,
             deps,
-            node,
+            this,
             metrics,
             openapi,
             brake: Brake::default(),
             waiting: Waiting::default(),
             braked: LogBudget::new(1, Duration::from_secs(1)),
-            started: Instant::now(),
-            local_addr: RwLock::new(None),
             changes: Arc::new(Semaphore::new(CHANGES_MAX as usize)),
         }))
     }
@@ -105,7 +114,7 @@ impl Server {
         let listener = TcpListener::bind(addr).await.map_err(bind)?;
         let gate = Gate::new(listener, &app.config, app.metrics.connections.clone()).map_err(bind)?;
         let local_addr = gate.local_addr();
-        *app.local_addr.write() = Some(local_addr);
+        *app.this.local_addr.write() = Some(local_addr);
 
         let internal = match app.config.internal_addr {
             Some(addr) => Some(internal_gate(&app, addr).await?),
@@ -166,7 +175,7 @@ impl Server {
             internal.iter().for_each(JoinHandle::abort);
             tracing::warn!("REST requests were cut off");
         }
-        *self.app.local_addr.write() = None;
+        *self.app.this.local_addr.write() = None;
         tracing::info!(addr = %self.local_addr, "REST API closed");
     }
 }

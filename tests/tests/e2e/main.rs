@@ -13,6 +13,7 @@
 //! | `limits`, `malformed`, `storms`, `retained` | what a client with a valid login may not do to others |
 //! | `audit` | who did what, in the log |
 //! | `cluster`, `failover`, `restarts` | several nodes as one broker, and what happens when some die |
+//! | `nodes` | what they say of each other, and how they are taken out and in |
 //! | `haproxy` | HAProxy in front of them |
 //! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
@@ -39,6 +40,7 @@ mod main_job;
 mod malformed;
 mod metrics;
 mod names;
+mod nodes;
 mod openbao;
 mod ownership;
 mod plugins;

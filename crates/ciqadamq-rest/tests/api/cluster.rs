@@ -5,13 +5,14 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use ciqadamq_core::{
-    ClusterPart, INTERNAL_BODY_BYTES_MAX, InternalService, MembersError, NodeId, RaftPeer, RaftRole, RaftView,
-    ServiceError,
+    ClusterPart, Condition, INTERNAL_BODY_BYTES_MAX, InternalService, MembersError, NodeId, PeerError, RaftPeer,
+    RaftRole, RaftView, ServiceError,
 };
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{TOKEN, config, start, start_with};
+use crate::fakes::Peer;
+use crate::support::{TOKEN, config, start, start_node, start_with};
 
 struct Reverse;
 
@@ -58,7 +59,7 @@ impl ClusterPart for FakePart {
         RaftView {
             role: RaftRole::Leader,
             leader: Some(7),
-            term: 3,
+            term: Some(3),
             last_log_index: Some(9),
             committed_index: Some(9),
             applied_index: Some(8),
@@ -123,4 +124,56 @@ async fn members_are_taken_in_and_out_and_each_raft_is_shown() {
     assert_eq!((&users["role"], &users["leader"], &users["term"]), (&json!("leader"), &json!(7), &json!(3)));
     assert_eq!(users["voters"], json!([7, 8]));
     assert_eq!(users["peers"][0]["lag"], json!(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_says_how_it_is_and_who_does_not_answer_is_listed_with_the_reason() {
+    let (api, other) = (start().await, start_node(8).await);
+    other.health.set("users", Condition::Unmet("catching up".into()));
+    other.cluster.enter("users", Arc::new(FakePart::default()));
+    let refused = PeerError::Refused("this node has no such service".into());
+    api.peers.0.lock().unwrap().extend([
+        (3, Peer::Fails(PeerError::Unreachable("connection refused".into()))),
+        (4, Peer::Hangs),
+        (5, Peer::Fails(refused)),
+        (6, Peer::Says(b"<html>".to_vec())),
+        (8, Peer::Node(other.internal.clone())),
+        (9, Peer::Node(other.internal.clone())),
+    ]);
+    let since = std::time::Instant::now();
+    let (status, view) = api.get("/api/v1/cluster").await;
+    assert!(since.elapsed() < std::time::Duration::from_secs(5), "{:?}", since.elapsed());
+    assert_eq!((status, &view["node"]), (200, &json!(7)));
+    let nodes = view["nodes"].as_array().unwrap();
+    let ids: Vec<u64> = nodes.iter().map(|node| node["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids, [3, 4, 5, 6, 7, 8, 9]);
+    for (at, reachable, why) in [
+        (0, false, "connection refused"),
+        (1, false, "no answer: none within 1s"),
+        (2, true, "no such service"),
+        (3, true, "does not understand"),
+        (6, true, "at its address answers node 8"),
+    ] {
+        let node = &nodes[at];
+        assert_eq!(node["reachable"], json!(reachable), "{node}");
+        assert!(node["error"].as_str().is_some_and(|error| error.contains(why)), "{node}");
+        assert!(node["url"].is_string() && node["ready"].is_null() && node["role"].is_null(), "{node}");
+    }
+    let (this, eight) = (&nodes[4], &nodes[5]);
+    assert_eq!((&this["reachable"], &this["error"], &this["role"]), (&json!(true), &json!(null), &json!("out")));
+    assert_eq!((&eight["reachable"], &eight["error"]), (&json!(true), &json!(null)));
+    assert_eq!((&eight["url"], &eight["role"]), (&json!("http://n8:8090"), &json!("single")), "it knows nobody");
+    assert_eq!((&eight["ready"], &eight["conditions"]), (&json!(false), &json!({"users": "catching up"})));
+    assert_eq!(eight["rafts"]["users"]["term"], json!(3));
+    assert_eq!(eight["plugins"][0]["name"], json!("some-plugin"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_of_a_node_is_what_it_is_among_the_members_of_the_user_directory() {
+    let api = start().await;
+    api.cluster.enter("users", Arc::new(FakePart::default()));
+    let role = async || api.get("/api/v1/cluster").await.1["nodes"].as_array().unwrap().last().unwrap()["role"].clone();
+    assert_eq!(role().await, "single", "there are no others");
+    api.peers.0.lock().unwrap().insert(1, Peer::Fails(PeerError::NoAddress(1)));
+    assert_eq!(role().await, "leader");
 }

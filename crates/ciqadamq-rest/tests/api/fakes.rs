@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ciqadamq_core::*;
@@ -181,15 +182,73 @@ impl SessionControl for FakeSessions {
     }
 }
 
-pub struct FakeNode;
+pub struct FakeNode(pub u64);
 
 #[async_trait]
 impl NodeView for FakeNode {
     fn node_id(&self) -> u64 {
-        7
+        self.0
     }
 
     async fn plugins(&self) -> Option<Vec<PluginView>> {
         Some(vec![PluginView { name: "some-plugin".into(), version: Some("1.2.3".into()), active: true }])
+    }
+}
+
+/// What another node does when it is called.
+#[derive(Clone)]
+pub enum Peer {
+    /// It answers with the service of that name; nobody looks at the token.
+    Node(Arc<InternalServices>),
+    /// It answers with this.
+    Says(Vec<u8>),
+    /// There is no answer.
+    Fails(PeerError),
+    /// It takes the call and does not answer in time.
+    Hangs,
+}
+
+/// The other nodes.
+#[derive(Default)]
+pub struct FakePeers(pub Mutex<BTreeMap<NodeId, Peer>>);
+
+#[async_trait]
+impl Peers for FakePeers {
+    fn others(&self) -> Vec<NodeId> {
+        self.0.lock().unwrap().keys().copied().collect()
+    }
+
+    fn url(&self, node: NodeId) -> Option<String> {
+        Some(format!("http://n{node}:8090"))
+    }
+
+    fn learn(&self, _node: NodeId, _url: &str) {}
+
+    fn reachability(&self, _node: NodeId) -> Reachability {
+        Reachability::Unknown
+    }
+
+    async fn call(
+        &self,
+        node: NodeId,
+        service: &str,
+        _: Lane,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, PeerError> {
+        let peer = self.0.lock().unwrap()[&node].clone();
+        match peer {
+            Peer::Node(services) => Ok(services.get(service).unwrap().call(body).await.unwrap()),
+            Peer::Says(answer) => Ok(answer),
+            Peer::Fails(error) => Err(error),
+            Peer::Hangs => {
+                tokio::time::sleep(timeout).await;
+                Err(PeerError::NoAnswer(format!("none within {timeout:?}")))
+            }
+        }
+    }
+
+    async fn call_at(&self, _: &str, _: &str, _: Vec<u8>, _: Duration) -> Result<Vec<u8>, PeerError> {
+        unreachable!("the API calls nodes by their numbers")
     }
 }

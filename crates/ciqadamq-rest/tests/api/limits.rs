@@ -91,7 +91,7 @@ async fn a_shutdown_ends_idle_connections_at_once_and_frees_the_address() {
     assert!(begun.elapsed() < Duration::from_secs(2), "nothing was under way");
     assert!(read_to_close(&mut idle).await.is_empty() && read_to_close(&mut silent).await.is_empty());
     let again =
-        Server::start(RestConfig { addr, ..config() }, Parts::new(None).deps(), Arc::new(FakeNode)).await.unwrap();
+        Server::start(RestConfig { addr, ..config() }, Parts::new(None).deps(), Arc::new(FakeNode(7))).await.unwrap();
     again.shutdown().await;
 }
 
@@ -131,7 +131,7 @@ async fn a_shutdown_is_bounded_whatever_a_client_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_in_use_and_values_that_cannot_work_are_errors_that_name_them() {
     let api = start().await;
-    let begin = |config| Server::start(config, Parts::new(None).deps(), Arc::new(FakeNode));
+    let begin = |config| Server::start(config, Parts::new(None).deps(), Arc::new(FakeNode(7)));
     let error = begin(RestConfig { addr: api.addr, ..config() }).await.err().unwrap();
     assert!(matches!(error, RestError::Bind { .. }) && error.to_string().contains(&api.addr.to_string()), "{error}");
     let error = begin(RestConfig { max_connections: 0, ..config() }).await.err().unwrap().to_string();

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fakes::{FakeDirectory, FakeHashing, FakeNode, FakeSessions};
+use crate::fakes::{FakeDirectory, FakeHashing, FakeNode, FakePeers, FakeSessions};
 
 pub const TOKEN: &str = "the-management-token";
 /// Nothing here may take longer.
@@ -26,6 +26,7 @@ pub struct Api {
     pub health: Arc<Health>,
     pub tokens: Arc<Tokens>,
     pub internal: Arc<InternalServices>,
+    pub peers: Arc<FakePeers>,
     pub cluster: Arc<ClusterParts>,
     pub client: reqwest::Client,
 }
@@ -37,6 +38,7 @@ pub struct Parts {
     pub health: Arc<Health>,
     pub tokens: Arc<Tokens>,
     pub internal: Arc<InternalServices>,
+    pub peers: Arc<FakePeers>,
     pub cluster: Arc<ClusterParts>,
 }
 
@@ -50,6 +52,7 @@ impl Parts {
             health: Arc::default(),
             tokens: Arc::new(Tokens::new(&Secret::new(TOKEN), replication.as_ref()).unwrap()),
             internal: Arc::default(),
+            peers: Arc::default(),
             cluster: Arc::default(),
         }
     }
@@ -66,6 +69,7 @@ impl Parts {
             health: self.health.clone(),
             tokens: self.tokens.clone(),
             internal: self.internal.clone(),
+            peers: self.peers.clone(),
             cluster: self.cluster.clone(),
             refresh: None,
             metrics: prometheus::Registry::new(),
@@ -85,13 +89,34 @@ pub async fn start_with(config: RestConfig, replication: Option<&str>) -> Api {
     start_parts(config, Parts::new(replication), None).await
 }
 
+/// As the node of that number.
+pub async fn start_node(id: u64) -> Api {
+    start_as(id, config(), Parts::new(None), None).await
+}
+
 /// With somebody to ask about tokens that are not known.
 pub async fn start_parts(config: RestConfig, parts: Parts, refresh: Option<Arc<dyn SecretRefresh>>) -> Api {
+    start_as(7, config, parts, refresh).await
+}
+
+async fn start_as(id: u64, config: RestConfig, parts: Parts, refresh: Option<Arc<dyn SecretRefresh>>) -> Api {
     let deps = RestDeps { refresh, ..parts.deps() };
-    let server = Server::start(config, deps, Arc::new(FakeNode)).await.unwrap();
-    let Parts { directory, passwords, sessions, health, tokens, internal, cluster } = parts;
+    let server = Server::start(config, deps, Arc::new(FakeNode(id))).await.unwrap();
+    let Parts { directory, passwords, sessions, health, tokens, internal, peers, cluster } = parts;
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().unwrap();
-    Api { addr: server.local_addr(), server, directory, passwords, sessions, health, tokens, internal, cluster, client }
+    Api {
+        addr: server.local_addr(),
+        server,
+        directory,
+        passwords,
+        sessions,
+        health,
+        tokens,
+        internal,
+        peers,
+        cluster,
+        client,
+    }
 }
 
 /// Status and body of an answer; a body that is no JSON is a string.

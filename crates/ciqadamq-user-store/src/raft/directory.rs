@@ -165,7 +165,7 @@ impl ClusterPart for ReplicatedUsers {
             return RaftView {
                 role: RaftRole::Out,
                 leader: None,
-                term: 0,
+                term: None,
                 last_log_index: None,
                 committed_index: None,
                 applied_index: node.progress.applied().borrow().map(|last| last.index),
@@ -203,7 +203,7 @@ impl ClusterPart for ReplicatedUsers {
                 ServerState::Shutdown => RaftRole::Out,
             },
             leader: metrics.current_leader,
-            term: metrics.current_term,
+            term: Some(metrics.current_term),
             last_log_index: metrics.last_log_index,
             // What is committed is applied at once; openraft does not tell them apart here.
             committed_index: applied_index,

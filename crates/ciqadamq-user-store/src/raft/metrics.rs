@@ -53,7 +53,7 @@ impl Collector for RaftGauges {
         for role in [RaftRole::Leader, RaftRole::Follower, RaftRole::Candidate, RaftRole::Learner, RaftRole::Out] {
             self.role.with_label_values(&[role.as_str()]).set(i64::from(role == view.role));
         }
-        self.term.set(view.term as i64);
+        self.term.set(view.term.unwrap_or(0) as i64);
         self.last_log.set(view.last_log_index.unwrap_or(0) as i64);
         self.applied.set(view.applied_index.unwrap_or(0) as i64);
         self.members.set((view.voters.len() + view.learners.len()) as i64);
