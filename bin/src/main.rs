@@ -9,6 +9,7 @@ mod drain;
 mod engine;
 mod limits;
 mod logging;
+mod lost;
 mod official;
 mod remote;
 mod restart;
@@ -16,6 +17,7 @@ mod secrets_check;
 mod serve;
 mod settings;
 mod signals;
+mod start;
 
 use std::process::ExitCode;
 
