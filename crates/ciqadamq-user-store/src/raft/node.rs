@@ -18,7 +18,7 @@ use super::log::LogStore;
 use super::machine::{Machine, Progress};
 use super::network::Network;
 use super::proposed::Proposed;
-use super::types::{Applied, Entry, Incarnation, Member, Metrics, Raft};
+use super::types::{Applied, Entry, Incarnation, Member, Metrics, Raft, Reign};
 use crate::{OpenError, UserStore};
 
 /// Directory of the log, in that of the users: they belong together.
@@ -123,6 +123,7 @@ impl Node {
         let corrupt = |reason: String| OpenError::Corrupt { path: store.config().path.clone(), reason };
         let progress = Progress::new(store.clone()).map_err(corrupt)?;
         let network = Network { peers, me: (config.node, log.incarnation()) };
+        let reign = log.vote().map_err(corrupt)?.map(|vote| Reign::by(&vote));
         health.set(CONDITION, Condition::Unmet("not caught up yet".into()));
         let node = Arc::new(Self {
             config,
@@ -135,7 +136,7 @@ impl Node {
             problem: RwLock::new(None),
             caught_up: AtomicBool::new(false),
             changing: tokio::sync::Mutex::default(),
-            proposed: parking_lot::Mutex::default(),
+            proposed: parking_lot::Mutex::new(Proposed::since(reign)),
             watch: RwLock::new(None),
         });
         node.prepare(&log).await?;

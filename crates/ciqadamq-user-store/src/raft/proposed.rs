@@ -1,7 +1,8 @@
 //! Which batches a leader was asked to put into the log, in its present reign.
 //!
 //! Whoever proposed a batch and got no answer asks for it here: a batch that has not come is not taken any more, so it
-//! can be proposed again at once, under another name.
+//! can be proposed again at once, under another name. What came in an earlier reign, or before this process began, is not
+//! remembered: of that nobody is told that it has not come. It may be in the log, and have had its effect.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,17 +13,27 @@ const REMEMBERED: usize = 8192;
 
 #[derive(Default)]
 pub(crate) struct Proposed {
+    /// The last reign before this process: a leader that is started again goes on in it.
+    before: Option<Reign>,
+    /// The one that is remembered.
     reign: Option<Reign>,
     known: HashSet<BatchId>,
     order: VecDeque<BatchId>,
 }
 
 impl Proposed {
-    /// Takes note of a batch; `false` if it must not be put into the log, because it was, or was banned.
+    /// Nothing has come yet; `before` is the reign at the start of this process.
+    pub(crate) fn since(before: Option<Reign>) -> Self {
+        Self { before, ..Self::default() }
+    }
+
+    /// Takes note of a batch; `false` if it must not be put into the log, because it was, or was banned, or its reign is over.
     pub(crate) fn admit(&mut self, reign: Reign, id: BatchId) -> bool {
-        if self.reign != Some(reign) {
-            // Batches of another reign have no effect whatever becomes of them.
-            *self = Self { reign: Some(reign), ..Self::default() };
+        match self.reign {
+            Some(present) if reign < present => return false,
+            Some(present) if reign == present => {}
+            // Those of earlier reigns have no effect any more if they come now.
+            _ => *self = Self { before: self.before, reign: Some(reign), ..Self::default() },
         }
         if !self.known.insert(id) {
             return false;
@@ -36,10 +47,10 @@ impl Proposed {
         true
     }
 
-    /// Bans a batch that has not come; `false` if it has.
+    /// Bans a batch that has not come; `false` if it has, or nobody knows.
     pub(crate) fn ban(&mut self, reign: Reign, id: BatchId) -> bool {
         // For the log, a batch that was admitted here and never put into it is banned.
-        self.admit(reign, id)
+        self.before.is_none_or(|before| before < reign) && self.admit(reign, id)
     }
 }
 
@@ -63,6 +74,17 @@ mod tests {
         assert!(proposed.ban(FIRST, id(2)), "it has not");
         assert!(!proposed.admit(FIRST, id(2)), "it comes too late");
         assert!(proposed.admit(SECOND, id(2)));
+    }
+
+    #[test]
+    fn of_a_reign_that_is_over_or_older_than_the_process_nobody_is_told_that_a_batch_has_not_come() {
+        let mut proposed = Proposed::since(Some(FIRST));
+        assert!(proposed.admit(FIRST, id(1)), "a leader that was started again goes on");
+        assert!(!proposed.ban(FIRST, id(0)), "it may have come before");
+        assert!(proposed.admit(SECOND, id(2)));
+        assert!(!proposed.ban(FIRST, id(3)) && !proposed.admit(FIRST, id(4)));
+        assert!(!proposed.ban(SECOND, id(2)), "the present reign is still remembered");
+        assert!(proposed.ban(SECOND, id(5)));
     }
 
     #[test]

@@ -294,7 +294,7 @@ enum Sent {
 fn reign_of(metrics: &RaftMetrics<NodeId, Member>) -> Option<Reign> {
     let vote = metrics.vote;
     metrics.current_leader?;
-    vote.is_committed().then(|| Reign { term: vote.leader_id().term, leader: vote.leader_id().node_id })
+    vote.is_committed().then(|| Reign::by(&vote))
 }
 
 /// Waits until every member that can be reached, this node included, has applied the entry.

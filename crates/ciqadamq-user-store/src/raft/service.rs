@@ -97,8 +97,7 @@ pub(crate) async fn propose(node: &Node, batch: Batch) -> Result<(u64, Outcome),
     {
         let metrics = raft.metrics();
         let metrics = metrics.borrow();
-        let reign = Reign { term: metrics.vote.leader_id().term, leader: metrics.vote.leader_id().node_id };
-        if !is_leader(&metrics) || reign != batch.reign {
+        if !is_leader(&metrics) || Reign::by(&metrics.vote) != batch.reign {
             return Err(ProposeError::NotLeader);
         }
     }

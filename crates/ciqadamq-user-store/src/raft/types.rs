@@ -4,7 +4,7 @@
 //! meaning is a new [`PROTOCOL`].
 
 use ciqadamq_core::{Command, NodeId, Rejection, Revision, ServiceError};
-use openraft::{LogId, StoredMembership};
+use openraft::{LogId, StoredMembership, Vote};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,10 @@ pub(crate) struct Reign {
 impl Reign {
     pub(crate) fn of(id: &LogId<NodeId>) -> Self {
         Self { term: id.leader_id.term, leader: id.leader_id.node_id }
+    }
+
+    pub(crate) fn by(vote: &Vote<NodeId>) -> Self {
+        Self { term: vote.leader_id().term, leader: vote.leader_id().node_id }
     }
 }
 
