@@ -23,6 +23,7 @@ use crate::formation::{self, Promise};
 use crate::link::{Links, Receivers, door, keep_sending};
 use crate::liveness::{self, Liveness};
 use crate::metrics::ClusterMetrics;
+use crate::stale::Subscribed;
 use crate::takeover::Takeovers;
 use crate::watch::{Verdict, Watch};
 use crate::wire::{Answer, Ask, OwnerHere, Phase, SERVICE};
@@ -64,6 +65,7 @@ pub struct Cluster {
     pub(crate) config: ClusterConfig,
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) takeovers: Takeovers,
+    pub(crate) subscribed: Subscribed,
     pub(crate) metrics: ClusterMetrics,
     pub(crate) links: Links,
     pub(crate) receivers: Receivers,
@@ -91,6 +93,7 @@ impl Cluster {
             config,
             liveness,
             takeovers: Takeovers::default(),
+            subscribed: Subscribed::default(),
             metrics,
             links,
             receivers,

@@ -20,6 +20,7 @@ use rmqtt::types::*;
 use tracing::{debug, warn};
 
 use crate::cluster::Cluster;
+use crate::stale::wanted;
 use crate::takeover::{Held, Hold, Verdict, Way};
 use crate::wire::Ask;
 
@@ -219,12 +220,14 @@ impl Entry for FailoverEntry {
         if is_admin || self.seat.is_none() {
             // Either to end a session of this node, or on behalf of a login of another one.
             let mut result = self.inner.kick(clean_start, clear_subscriptions, is_admin).await;
+            self.cluster.subscribed.note(&*self.inner);
             if let Ok(OfflineSession::Exist(Some(info))) = &mut result {
                 if by.node_id != self.cluster.config.node {
                     // First: what is not held any more follows the session.
                     self.cluster.takeovers.move_to(&client_id, by.node_id);
                 }
-                info.offline_messages.extend(self.undivert());
+                let held = self.undivert();
+                info.offline_messages.extend(wanted(held, &info.subscriptions));
             } else {
                 self.give_back();
             }
@@ -235,8 +238,10 @@ impl Entry for FailoverEntry {
         }
         self.cluster.takeovers.stop_following(&client_id);
         let mut verdict = self.take(clean_start, clear_subscriptions).await;
+        self.cluster.subscribed.note(&*self.inner);
         if let Ok(Verdict::Session(info)) = &mut verdict {
-            info.offline_messages.extend(self.undivert());
+            let held = self.undivert();
+            info.offline_messages.extend(wanted(held, &info.subscriptions));
         } else {
             self.give_back();
         }
@@ -263,6 +268,7 @@ impl Entry for FailoverEntry {
         }
         self.cluster.takeovers.begin_setting(&client_id);
         let set = self.set_patiently(session, tx).await;
+        self.cluster.subscribed.note(&*self.inner);
         self.cluster.takeovers.end_setting(&client_id);
         set?;
         if let Some(seat) = &mut self.seat {
@@ -279,10 +285,14 @@ impl Entry for FailoverEntry {
         self.inner.id_same()
     }
     async fn remove(&mut self) -> Result<Option<(Session, Tx)>> {
-        self.inner.remove().await
+        let removed = self.inner.remove().await;
+        self.cluster.subscribed.note(&*self.inner);
+        removed
     }
     async fn remove_with(&mut self, id: &Id) -> Result<Option<(Session, Tx)>> {
-        self.inner.remove_with(id).await
+        let removed = self.inner.remove_with(id).await;
+        self.cluster.subscribed.note(&*self.inner);
+        removed
     }
     async fn online(&self) -> bool {
         self.inner.online().await

@@ -36,10 +36,11 @@ impl Handler for Hooks {
     async fn hook(&self, param: &Parameter, acc: Option<HookResult>) -> ReturnType {
         let Parameter::GrpcMessageReceived(PLUGIN_MESSAGES, message) = param else { return (true, acc) };
         match message {
+                let relations = self.0.without_stale(&publish.topic, relations.clone()).await;
             Message::ForwardsTo(from, publish, relations, msg_id) => {
                 let scx = &self.0.scx;
                 let shared = scx.extends.shared().await;
-                if let Err((_, lost)) = shared.forwards_to(from.clone(), publish, relations.clone(), *msg_id).await {
+                if let Err((_, lost)) = shared.forwards_to(from.clone(), publish, relations, *msg_id).await {
                     drop(shared);
                     for (to, from, publish, reason) in lost {
                         scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;
@@ -49,6 +50,14 @@ impl Handler for Hooks {
             }
             Message::Kick(by, clean_start, _, false) => {
                 let verdict = give_up(&self.0, by, *clean_start).await;
+            // By an operator, and with all that belongs to the session.
+            Message::Kick(by, clean_start, clear_subscriptions, true) => {
+                // As this node's own: the plugin would pass it on to where the session is, which is here.
+                let id = Id::from(self.0.config.node, by.client_id.clone());
+                let mut entry = { self.0.scx.extends.shared().await.entry(id) };
+                let kicked = entry.kick(*clean_start, *clear_subscriptions, true).await;
+                (false, Some(HookResult::GrpcMessageReply(kicked.map(MessageReply::Kick))))
+            }
                 (false, Some(HookResult::GrpcMessageReply(Ok(MessageReply::Kick(verdict.encode())))))
             }
             _ => (true, acc),

@@ -10,6 +10,7 @@
 //!   without a leader waits for one; a session is handed over by its node or it is known that it is dead; and the node that
 //!   has a session decides whether who wants it may have it.
 //! - [`link`]: what is published here for sessions of other nodes, in order.
+//! - [`stale`]: nobody gets what a route has for a session that was there before.
 //! - [`sweep`]: routes and sessions that do not fit together any more.
 //! - [`sessions`]: the sessions of all nodes, for the API.
 //!
@@ -27,6 +28,7 @@ mod part;
 mod plugin;
 mod router;
 mod sessions;
+mod stale;
 mod sweep;
 mod takeover;
 mod watch;

@@ -14,6 +14,7 @@ pub struct ClusterMetrics {
     pub(crate) dropped: IntCounter,
     pub(crate) handed_over: IntCounter,
     pub(crate) routes_removed: IntCounter,
+    pub(crate) stale: IntCounter,
     leader: IntGauge,
     works: IntGauge,
     up: IntGaugeVec,
@@ -53,6 +54,10 @@ impl ClusterMetrics {
             routes_removed: counter(
                 "ciqadamq_cluster_dead_routes_removed_total",
                 "Routes to sessions that ended with their node",
+            )?,
+            stale: counter(
+                "ciqadamq_cluster_stale_deliveries_total",
+                "Deliveries to a session that has not subscribed the message: the one before had, and its route is still there",
             )?,
             leader: gauge("ciqadamq_cluster_routes_leader", "Node that leads the routing cluster; 0 = none")?,
             works: gauge("ciqadamq_cluster_routes_works", "1 if a majority follows one leader")?,

@@ -65,7 +65,7 @@ impl Plugin for ClusterPlugin {
             let mut router = self.scx.extends.router_mut().await;
             let inner = std::mem::replace(&mut *router, Box::new(DefaultRouter::new(None)));
             let inner: Arc<dyn Router> = Arc::from(inner);
-            *router = Box::new(FailoverRouter(inner));
+            *router = Box::new(FailoverRouter { inner, cluster: self.cluster.clone() });
         }
         self.cluster.liveness.set_phase(Phase::Running);
         self.register.start().await;

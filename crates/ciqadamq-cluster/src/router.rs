@@ -1,4 +1,5 @@
-//! A [`Router`] in front of the cluster plugin's own: a subscription waits for a new leader instead of failing.
+//! A [`Router`] in front of the cluster plugin's own: a subscription waits for a new leader instead of failing, and routes
+//! that have outlived their session lead to nobody else.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,18 +10,22 @@ use rmqtt::router::Router;
 use rmqtt::types::*;
 use rmqtt::utils::Counter;
 
+use crate::cluster::Cluster;
 use crate::failover::{PATIENCE, RETRY};
 
 type Counters = std::collections::HashMap<NodeId, Counter, ahash::RandomState>;
 
-pub(crate) struct FailoverRouter(pub(crate) Arc<dyn Router>);
+pub(crate) struct FailoverRouter {
+    pub(crate) inner: Arc<dyn Router>,
+    pub(crate) cluster: Arc<Cluster>,
+}
 
 #[async_trait]
 impl Router for FailoverRouter {
     async fn add(&self, topic_filter: &str, id: Id, opts: SubscriptionOptions) -> Result<()> {
         let since = Instant::now();
         loop {
-            match self.0.add(topic_filter, id.clone(), opts.clone()).await {
+            match self.inner.add(topic_filter, id.clone(), opts.clone()).await {
                 Ok(()) => return Ok(()),
                 Err(error) if since.elapsed() >= PATIENCE => return Err(error),
                 Err(_) => tokio::time::sleep(RETRY).await,
@@ -28,45 +33,53 @@ impl Router for FailoverRouter {
         }
     }
     async fn remove(&self, topic_filter: &str, id: Id) -> Result<bool> {
-        self.0.remove(topic_filter, id).await
+        self.inner.remove(topic_filter, id).await
     }
     async fn matches(&self, id: Id, topic: &TopicName) -> Result<SubRelationsMap> {
-        self.0.matches(id, topic).await
+        let mut relations = self.inner.matches(id, topic).await?;
+        let me = self.cluster.config.node;
+        if let Some(own) = relations.remove(&me) {
+            let own = self.cluster.without_stale(topic, own).await;
+            if !own.is_empty() {
+                relations.insert(me, own);
+            }
+        }
+        Ok(relations)
     }
     async fn is_online(&self, node_id: NodeId, client_id: &str) -> bool {
-        self.0.is_online(node_id, client_id).await
+        self.inner.is_online(node_id, client_id).await
     }
     async fn gets(&self, limit: usize) -> Vec<Route> {
-        self.0.gets(limit).await
+        self.inner.gets(limit).await
     }
     async fn get(&self, topic: &str) -> Result<Vec<Route>> {
-        self.0.get(topic).await
+        self.inner.get(topic).await
     }
     async fn query_subscriptions(&self, q: &SubsSearchParams) -> Vec<SubsSearchResult> {
-        self.0.query_subscriptions(q).await
+        self.inner.query_subscriptions(q).await
     }
     async fn topics_tree(&self) -> usize {
-        self.0.topics_tree().await
+        self.inner.topics_tree().await
     }
     fn topics(&self) -> Counter {
-        self.0.topics()
+        self.inner.topics()
     }
     fn routes(&self) -> Counter {
-        self.0.routes()
+        self.inner.routes()
     }
     fn merge_topics(&self, topics_map: &Counters) -> Counter {
-        self.0.merge_topics(topics_map)
+        self.inner.merge_topics(topics_map)
     }
     fn merge_routes(&self, routes_map: &Counters) -> Counter {
-        self.0.merge_routes(routes_map)
+        self.inner.merge_routes(routes_map)
     }
     async fn list_topics(&self, top: usize) -> Vec<String> {
-        self.0.list_topics(top).await
+        self.inner.list_topics(top).await
     }
     async fn list_relations(&self, top: usize) -> Vec<serde_json::Value> {
-        self.0.list_relations(top).await
+        self.inner.list_relations(top).await
     }
     fn relations(&self) -> &AllRelationsMap {
-        self.0.relations()
+        self.inner.relations()
     }
 }

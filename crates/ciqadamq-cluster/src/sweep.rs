@@ -3,7 +3,7 @@
 //! | what | who cleans up |
 //! | --- | --- |
 //! | routes to sessions of a dead node | the smallest living node |
-//! | routes to sessions of an earlier process of this node | this node |
+//! | routes to sessions that this node does not have (any more), such as those of an earlier process | this node |
 //! | routes of this node's sessions that somebody removed, holding it for dead | this node |
 //! | a session here whose client id another node took over meanwhile | this node ends it |
 //!
@@ -99,7 +99,7 @@ impl Cluster {
         if dead.is_empty() {
             return;
         }
-        let routes = self.routes_where(|id| dead.contains(&id.node_id)).await;
+        let routes = self.routes_where(|_, id| dead.contains(&id.node_id)).await;
         // Until none is left: a removal takes its time, and may fail.
         if routes.is_empty() {
             cleared.extend(dead);
@@ -108,12 +108,12 @@ impl Cluster {
     }
 
     /// At most [`AT_ONCE`].
-    async fn routes_where(&self, wanted: impl Fn(&Id) -> bool) -> Vec<RouteOf> {
+    async fn routes_where(&self, wanted: impl Fn(&TopicFilter, &Id) -> bool) -> Vec<RouteOf> {
         let router = self.scx.extends.router().await;
         let mut found = Vec::new();
         // Nothing is awaited in here: the iterator holds a lock of the engine's map.
         for entry in router.relations() {
-            let ids = entry.value().values().map(|(id, _)| id).filter(|id| wanted(id));
+            let ids = entry.value().values().map(|(id, _)| id).filter(|id| wanted(entry.key(), id));
             let room = AT_ONCE - found.len();
             found.extend(ids.take(room).map(|id| (entry.key().clone(), id.clone())));
             if found.len() == AT_ONCE {
@@ -141,13 +141,13 @@ impl Cluster {
     /// Routes to sessions of this node that it does not have. A session that is just being made or ended looks the same
     /// for a moment, so a route goes at the second sight. Gives those of the first.
     async fn remove_own_orphans(&self, suspects: HashSet<RouteOf>) -> HashSet<RouteOf> {
-        let (me, shared) = (self.config.node, self.scx.extends.shared().await);
-        let has = |id: &Id| shared.entry(Id::from(me, id.client_id.clone())).session().is_some_and(|s| s.id == *id);
-        // Routes of a session that moved lead on from here, until the new one's take their place.
+        let me = self.config.node;
+        // Routes of a session that moved lead on from here, until the new one's take their place. And a session's routes may be those
+        // of the one that it goes on with, as long as it subscribes the same.
         let stays = |id: &Id| self.takeovers.way(&id.client_id) == Way::Straight;
-        let mine = self.routes_where(|id| id.node_id == me && !shared.exist(&id.client_id) && stays(id)).await;
-        let orphans: HashSet<RouteOf> = mine.into_iter().filter(|(_, id)| !has(id)).collect();
-        drop(shared);
+        let is_orphan = |filter: &TopicFilter, id: &Id| !self.subscribed.has(&id.client_id, filter) && stays(id);
+        let mine = self.routes_where(|filter, id| id.node_id == me && is_orphan(filter, id)).await;
+        let orphans: HashSet<RouteOf> = mine.into_iter().collect();
         let (again, new): (Vec<_>, Vec<_>) = orphans.into_iter().partition(|route| suspects.contains(route));
         self.remove_routes(again, "their sessions are gone").await;
         new.into_iter().collect()

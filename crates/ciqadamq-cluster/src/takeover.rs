@@ -232,9 +232,21 @@ impl Takeovers {
 }
 
 #[cfg(test)]
-mod tests {
-    use rmqtt::codec::types::QoS;
+pub(crate) fn test_message(from: &ClientId, topic: &'static str) -> (From, Publish) {
+    let publish = rmqtt::codec::types::Publish {
+        dup: false,
+        retain: false,
+        qos: rmqtt::codec::types::QoS::AtLeastOnce,
+        topic: topic.into(),
+        packet_id: None,
+        payload: Default::default(),
+        properties: None,
+    };
+    (From::from_custom(Id::new(1, 0, None, None, from.clone(), None)), publish.into())
+}
 
+#[cfg(test)]
+mod tests {
     use super::*;
 
     fn round(verdict: Verdict) -> Option<Verdict> {
@@ -265,16 +277,7 @@ mod tests {
     }
 
     fn message(client_id: &ClientId) -> (From, Publish) {
-        let publish = rmqtt::codec::types::Publish {
-            dup: false,
-            retain: false,
-            qos: QoS::AtLeastOnce,
-            topic: "t".into(),
-            packet_id: None,
-            payload: Default::default(),
-            properties: None,
-        };
-        (From::from_custom(Id::new(1, 0, None, None, client_id.clone(), None)), publish.into())
+        test_message(client_id, "t")
     }
 
     #[tokio::test]
