@@ -10,6 +10,8 @@ use ciqadamq_tests::{Cluster, Version, eventually};
 /// that node's memory, or its routes may be gone for a moment.
 const UNSURE_BEFORE: Duration = Duration::from_millis(1500);
 const UNSURE_AFTER: Duration = Duration::from_secs(12);
+/// How long after its SUBACK a subscription may be unknown to other nodes; see the known limits.
+const KNOWN: Duration = Duration::from_secs(1);
 /// How long a message may take to a device, an election included.
 const DELIVERY: Duration = Duration::from_secs(8);
 
@@ -125,9 +127,9 @@ impl Ledger {
         let (acked, epochs) = (self.acked.lock().unwrap(), self.epochs.lock().unwrap());
         let (mut proven, mut unsure) = (0, 0);
         for epoch in epochs.iter() {
-            let due = acked
-                .iter()
-                .filter(|m| m.person == epoch.person && m.sent > epoch.subscribed && m.acked + DELIVERY < epoch.ended);
+            let due = acked.iter().filter(|m| {
+                m.person == epoch.person && m.sent > epoch.subscribed + KNOWN && m.acked + DELIVERY < epoch.ended
+            });
             for message in due {
                 let is_unsure = self.is_disturbed(epoch.node, message) || self.is_disturbed(message.node, message);
                 if is_unsure {
