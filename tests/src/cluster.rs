@@ -89,6 +89,36 @@ impl Cluster {
         }
     }
 
+    /// Waits until a node that is not ready says this in `/ready`.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn wait_why(&self, n: u8, text: &str) {
+        let since = Instant::now();
+        loop {
+            let said = why(&self[n]);
+            if said.contains(text) {
+                return;
+            }
+            assert!(since.elapsed() < FORMED, "node {n} does not say that {text}, but {said}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Runs the binary as an operator on node `n` does; what it prints.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn order(&self, n: u8, args: &[&str]) -> String {
+        let config = self[n].config().display().to_string();
+        let output = self[n].run(&[&["--config", &config], args].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
     /// The node that leads the routing cluster, as node `n` sees it.
     pub fn routes_leader(&self, n: u8) -> Option<u8> {
         let rest = &self[n].rest;

@@ -1,16 +1,94 @@
 //! Several nodes are one broker to their clients.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use ciqadamq_tests::mqtt::{Publish, reason};
-use ciqadamq_tests::{Cluster, Connect, Link, Version, WAIT, Watcher, eventually};
+use ciqadamq_tests::{BrokerOptions, Cluster, Connect, Link, Version, WAIT, Watcher, eventually};
+use serde_json::json;
 
 fn watcher(cluster: &Cluster, node: u8) -> Watcher {
     let account = cluster[node].superuser("watcher");
     Watcher::new(cluster[node].client(&account, Version::V5, "watcher"))
+}
+
+#[test]
+fn a_user_made_on_one_node_logs_in_on_another_in_the_next_call() {
+    let cluster = Cluster::start_default();
+    let enter = |user: u8, from: u8, to: u8| {
+        let account = cluster[from].user(&format!("u{user}-{from}-{to}"));
+        let answer = cluster[to].connect(&account.connect(Version::V5, &account.userid));
+        assert!(answer.is_accepted(), "{account:?} made on node {from} is refused on node {to}: {answer:?}");
+    };
+    // From 1 to 3, and every other way, side by side: a thousand in all.
+    let ways = [(1, 3), (3, 1), (2, 3), (1, 2), (3, 2)];
+    thread::scope(|scope| {
+        for (from, to) in ways {
+            scope.spawn(move || (0..200).for_each(|user| enter(user, from, to)));
+        }
+    });
+}
+
+#[test]
+fn of_fifty_creations_of_one_name_on_three_nodes_one_wins_and_its_password_works_everywhere() {
+    let cluster = Cluster::start_default();
+    let barrier = Barrier::new(50);
+    let create = |number: usize| {
+        let password = format!("password-{number}");
+        let body = json!({"username": "contested", "userid": "ua", "password": password});
+        barrier.wait();
+        (cluster[1 + (number % 3) as u8].rest.post("/api/v1/users", &body).status, password)
+    };
+    let answers: Vec<(u16, String)> = thread::scope(|scope| {
+        let asked: Vec<_> = (0..50).map(|number| scope.spawn(move || create(number))).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let count = |status| answers.iter().filter(|(s, _)| *s == status).count();
+    assert_eq!((count(201), count(409)), (1, 49), "{answers:?}");
+    let (_, winner) = answers.iter().find(|(status, _)| *status == 201).unwrap();
+    let (_, loser) = answers.iter().find(|(status, _)| *status == 409).unwrap();
+    for node in cluster.ids() {
+        let enters = |password: &str| {
+            let connect = Connect::new(Version::V5, Link::Tcp, format!("c{node}")).login("contested", password);
+            cluster[node].connect(&connect).is_accepted()
+        };
+        assert!(enters(winner) && !enters(loser), "node {node}");
+    }
+}
+
+/// As `docs/operating/cluster.md` has it.
+#[test]
+fn one_node_grows_to_three_with_its_users() {
+    let mut cluster = Cluster::prepare(3, |_| BrokerOptions::new());
+    let config = cluster[1].config();
+    let of_a_cluster = fs::read_to_string(&config).unwrap();
+    let alone = of_a_cluster.replace("enabled = true", "enabled = false");
+    assert_ne!(alone, of_a_cluster);
+    fs::write(&config, alone).unwrap();
+    cluster[1].spawn();
+    cluster[1].wait_ready().unwrap();
+    let users: Vec<_> = (0..10).map(|n| cluster[1].user(&format!("u{n}"))).collect();
+    assert_eq!(cluster[1].sigterm().code, Some(0));
+
+    fs::write(&config, of_a_cluster).unwrap();
+    for node in cluster.ids() {
+        cluster[node].spawn();
+    }
+    for node in [2, 3] {
+        cluster.wait_why(node, "this node is no member yet; take it in");
+        let url = format!("http://{}", cluster[node].rest.addr);
+        cluster.order(1, &["cluster", "add", &node.to_string(), &url]);
+    }
+    cluster.wait_ready();
+    for (number, user) in users.iter().enumerate() {
+        let node = 1 + number as u8 % 3;
+        assert!(cluster[node].connect(&user.connect(Version::V5, &user.userid)).is_accepted(), "{user:?}, node {node}");
+    }
+    let new = cluster[3].user("new");
+    assert!(cluster[2].connect(&new.connect(Version::V5, "new")).is_accepted());
 }
 
 #[test]

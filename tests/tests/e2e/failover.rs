@@ -1,10 +1,12 @@
 //! Nodes die, stop and come back.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ciqadamq_tests::{Cluster, Version, eventually};
+use ciqadamq_tests::mqtt::{Event, Packet};
+use ciqadamq_tests::{Account, Client, Cluster, Version, eventually};
 
 /// A node that is not the leader of the routing cluster, and not `but`.
 fn follower(cluster: &Cluster, but: u8) -> u8 {
@@ -31,7 +33,7 @@ fn connects_go_on_without(take_away: fn(&mut Cluster, u8)) {
                         }
                         let connect = ua.connect(Version::V5, &format!("n{node}w{worker}i{i}"));
                         let since = Instant::now();
-                        let answer = ciqadamq_tests::Client::connect(&connect, *addr);
+                        let answer = Client::connect(&connect, *addr);
                         slowest.fetch_max(since.elapsed().as_millis() as u64, Ordering::Relaxed);
                         count.fetch_add(1, Ordering::Relaxed);
                         match answer.is_accepted() {
@@ -58,7 +60,7 @@ fn connects_go_on_without(take_away: fn(&mut Cluster, u8)) {
     let (refused, slowest) = (refused.into_inner(), slowest.into_inner());
     println!("{} connects, slowest {slowest} ms", count.into_inner());
     assert_eq!(refused, 0, "CONNECTs were refused");
-    assert!(slowest < 8_000, "a CONNECT took {slowest} ms");
+    assert!(slowest < 6_000, "a CONNECT took {slowest} ms");
     if !cluster[leader].runs() {
         cluster[leader].spawn();
     }
@@ -76,8 +78,8 @@ fn no_connect_is_refused_when_the_leader_is_stopped() {
     connects_go_on_without(|cluster, leader| cluster.stop(leader));
 }
 
-#[test]
-fn a_session_whose_node_died_is_taken_over_and_its_routes_go() {
+/// Takes a node away; its sessions are its own, and are in nobody's way for long.
+fn sessions_are_taken_over_from(take_away: fn(&mut Cluster, u8)) {
     let mut cluster = Cluster::start_default();
     let ua = cluster[1].user("ua");
     let root = cluster[1].superuser("root");
@@ -91,16 +93,22 @@ fn a_session_whose_node_died_is_taken_over_and_its_routes_go() {
         client.subscribe(&["chat/ua/#"]);
         kept.push(client);
     }
-    cluster.kill(victim);
+    let gone_at = Instant::now();
+    take_away(&mut cluster, victim);
     let since = Instant::now();
     let (mut phone, connack) = cluster[here].connect(&own).accepted();
-    println!("taken over after {:?}", since.elapsed());
-    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
-    assert!(!connack.session_present, "its session was in the memory of the dead node");
+    let at_once = since.elapsed();
+    assert!(!connack.session_present, "its session was in the memory of the node that is away");
     phone.subscribe(&["chat/ua/#"]);
     let mut publisher = cluster[there].client(&root, Version::V5, "backend");
-    publisher.publish_ok("chat/ua/x", "hello", 1);
-    phone.expect("chat/ua/x", "hello");
+    eventually("its route on the publisher's node", || {
+        publisher.publish_ok("chat/ua/x", "hello", 1);
+        phone.message_within(Duration::from_millis(200)).ok()
+    });
+    let since = Instant::now();
+    let (tablet, _) = cluster[here].connect(&other).accepted();
+    let known = since.elapsed();
+    drop(tablet);
 
     eventually("the dead node's routes are gone", || {
         let gone: f64 = [here, there]
@@ -109,11 +117,88 @@ fn a_session_whose_node_died_is_taken_over_and_its_routes_go() {
             .sum();
         (gone >= 1.0).then_some(())
     });
-    let since = Instant::now();
-    let (_tablet, _) = cluster[here].connect(&other).accepted();
-    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
-    cluster[victim].spawn();
+    let routes = gone_at.elapsed();
+    println!("taken over after {at_once:?}, after {known:?} once it is known, routes gone after {routes:?}");
+    assert!(at_once < Duration::from_secs(2), "{at_once:?}");
+    assert!(known < Duration::from_millis(100), "{known:?}");
+    assert!(routes < Duration::from_secs(10), "{routes:?}");
+    if !cluster[victim].runs() {
+        cluster[victim].spawn();
+    }
+    cluster.resume_if_stopped(victim);
     cluster.wait_ready();
+}
+
+#[test]
+fn a_session_whose_node_was_killed_is_taken_over_and_its_routes_go() {
+    sessions_are_taken_over_from(|cluster, victim| cluster.kill(victim));
+}
+
+#[test]
+fn a_session_whose_node_is_stopped_is_taken_over_and_its_routes_go() {
+    sessions_are_taken_over_from(|cluster, victim| cluster.stop(victim));
+}
+
+#[test]
+fn what_became_of_users_while_a_node_was_down_holds_there_from_its_first_login_on() {
+    let mut cluster = Cluster::start_default();
+    let away = 3;
+    let (gone, stays) = (cluster[1].user("ua"), cluster[1].user("ub"));
+    let (mut device, _) = cluster[away].connect(&gone.connect(Version::V5, "phone").persistent(600)).accepted();
+    device.subscribe(&["chat/ua/#"]);
+    cluster.kill(away);
+    cluster[1].rest.delete_user(&gone.username);
+    let new = cluster[2].user("uc");
+    cluster[away].spawn();
+    let is_back = AtomicBool::new(false);
+    let addr = cluster[away].tcp;
+    let tries = thread::scope(|scope| {
+        let trying = scope.spawn(|| {
+            let mut tries = 0;
+            while !is_back.load(Ordering::Relaxed) {
+                let connect = gone.connect(Version::V5, "phone").persistent(600);
+                let Ok(mut client) = Client::open(&connect, addr) else {
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                };
+                client.send(&connect.encode());
+                // The node may not take clients yet.
+                let answer = client.next(Duration::from_millis(500));
+                assert!(!matches!(answer, Event::Packet(Packet::Connack { code: 0, .. })), "a deleted user got in");
+                tries += 1;
+            }
+            tries
+        });
+        cluster.wait_ready();
+        let refused = |account: &Account| !cluster[away].connect(&account.connect(Version::V5, "now")).is_accepted();
+        assert!(refused(&gone) && !refused(&new) && !refused(&stays));
+        is_back.store(true, Ordering::Relaxed);
+        trying.join().unwrap()
+    });
+    assert!(tries > 0);
+    cluster[1].rest.wait_gone("phone");
+}
+
+/// As `docs/operating/cluster.md` has it.
+#[test]
+fn a_node_whose_disk_is_lost_is_replaced() {
+    let mut cluster = Cluster::start_default();
+    let ua = cluster[1].user("ua");
+    let lost = 3;
+    cluster.kill(lost);
+    fs::remove_dir_all(cluster[lost].dir().join("data")).unwrap();
+    cluster[lost].spawn();
+    cluster.wait_why(lost, "this node was a member and has lost its data");
+    assert!(cluster[1].is_ready() && cluster[2].is_ready());
+    let url = format!("http://{}", cluster[lost].rest.addr);
+    cluster.order(1, &["cluster", "remove", "3"]);
+    cluster.order(2, &["cluster", "add", "3", &url]);
+    cluster.wait_ready();
+    assert!(cluster[lost].connect(&ua.connect(Version::V5, "phone")).is_accepted());
+    // It votes again: one of the others is not needed.
+    cluster.kill(1);
+    let new = cluster[lost].user("new");
+    assert!(cluster[2].connect(&new.connect(Version::V5, "new")).is_accepted());
 }
 
 #[test]
@@ -131,6 +216,7 @@ fn a_killed_leader_that_restarts_at_once_joins_the_others() {
 fn two_of_three_killed_and_started_again_serve_without_an_operator() {
     let mut cluster = Cluster::start_default();
     let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let users: Vec<Account> = (0..20).map(|n| cluster[1 + n % 3].user(&format!("u{n}"))).collect();
     let leader = cluster.routes_leader(1).unwrap();
     let survivor = follower(&cluster, 0);
     let dead: Vec<u8> = cluster.ids().filter(|n| *n != survivor).collect();
@@ -145,6 +231,11 @@ fn two_of_three_killed_and_started_again_serve_without_an_operator() {
     eventually("the survivor notices", || (!cluster[survivor].is_ready()).then_some(()));
     cluster.wait_ready();
     println!("serves again after {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+    for (number, user) in users.iter().enumerate() {
+        let node = 1 + number as u8 % 3;
+        assert!(cluster[node].connect(&user.connect(Version::V5, &user.userid)).is_accepted(), "{user:?}, node {node}");
+    }
     let seen: Vec<_> = cluster.ids().map(|n| cluster.routes_leader(n)).collect();
     assert!(seen[0].is_some() && seen.iter().all(|l| *l == seen[0]), "split: {seen:?}");
     let mut device = cluster[1].client(&ua, Version::V5, "device");
@@ -203,6 +294,8 @@ fn a_node_that_is_cut_off_lets_nobody_in_and_follows_when_it_is_back() {
     // It may have had to start anew.
     let mut device = cluster[cut].client(&ua, Version::V5, "device2");
     device.subscribe(&["chat/ua/#"]);
-    publisher.publish_ok("chat/ua/x", "again", 1);
-    assert!(device.until("chat/ua/x", "again").is_empty());
+    eventually("its subscription on the publisher's node", || {
+        publisher.publish_ok("chat/ua/x", "again", 1);
+        device.message_within(Duration::from_millis(200)).ok().filter(|message| message.text() == "again")
+    });
 }
