@@ -91,6 +91,47 @@ fn one_node_grows_to_three_with_its_users() {
     assert!(cluster[2].connect(&new.connect(Version::V5, "new")).is_accepted());
 }
 
+/// As `docs/operating/cluster.md` has it.
+#[test]
+fn a_cluster_grows_by_a_node() {
+    let mut cluster = Cluster::prepare(4, |_| BrokerOptions::new());
+    let of_four: Vec<String> = cluster.ids().map(|n| fs::read_to_string(cluster[n].config()).unwrap()).collect();
+    let of_three = |text: &str| -> String {
+        let without = |line: &str| match line.split_once(", \"4@") {
+            Some((three, _)) => format!("{three}]\n"),
+            None => format!("{line}\n"),
+        };
+        text.lines().map(without).collect()
+    };
+    for node in 1..=3 {
+        fs::write(cluster[node].config(), of_three(&of_four[usize::from(node) - 1])).unwrap();
+        cluster[node].spawn();
+    }
+    for node in 1..=3 {
+        cluster[node].wait_ready().unwrap();
+    }
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    // One after the other; the others serve meanwhile.
+    for node in 1..=3 {
+        fs::write(cluster[node].config(), &of_four[usize::from(node) - 1]).unwrap();
+        assert_eq!(cluster[node].sigterm().code, Some(0));
+        let other = node % 3 + 1;
+        assert!(cluster[other].connect(&ua.connect(Version::V5, "meanwhile")).is_accepted(), "node {node} is away");
+        cluster[node].start_again();
+    }
+    cluster[4].spawn();
+    cluster.wait_why(4, "this node is no member yet; take it in");
+    cluster.order(2, &["cluster", "add", "4", &format!("http://{}", cluster[4].rest.addr)]);
+    cluster.wait_ready();
+    let mut device = cluster[4].client(&ua, Version::V5, "device");
+    device.subscribe(&["chat/ua/#"]);
+    let mut publisher = cluster[1].client(&root, Version::V5, "backend");
+    eventually("a message for the new node", || {
+        publisher.publish_ok("chat/ua/x", "hello", 1);
+        device.message_within(Duration::from_millis(200)).ok()
+    });
+}
+
 #[test]
 fn what_is_published_on_one_node_reaches_devices_on_all() {
     let cluster = Cluster::start_default();
