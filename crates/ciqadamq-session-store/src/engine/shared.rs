@@ -53,20 +53,20 @@ impl Keeping {
         if is_will {
             keeper.will_published(&from.id);
         }
-        let mut count = 0;
-        if !remote.is_empty() {
-            // Not the routing below ours: it would choose the member of a shared subscription once more, and another one.
-            let Some(elsewhere) = &keeper.elsewhere else { return self.inner.forwards(msg_id, from, publish).await };
-            count = remote.values().map(Vec::len).sum();
-            elsewhere(from.clone(), publish.clone(), remote, msg_id).await;
+        let mut count = remote.values().map(Vec::len).sum();
+        let mut recipients = Vec::new();
+        let mut lost = Lost::new();
+        if !local.is_empty() {
+            match self.inner.forwards_to(from.clone(), &publish, local, None).await {
+                Ok(got) => recipients = got,
+                Err((got, not_there)) => (recipients, lost) = (got, not_there),
+            }
         }
-        if local.is_empty() {
-            return Ok(count);
+        // Afterwards: the queue to another node may be full. And not by the routing below ours: it would choose the member of a
+        // shared subscription once more, and another one.
+        if let Some(elsewhere) = keeper.elsewhere.as_ref().filter(|_| !remote.is_empty()) {
+            elsewhere(from, publish, remote, msg_id).await;
         }
-        let (recipients, lost) = match self.inner.forwards_to(from, &publish, local, None).await {
-            Ok(recipients) => (recipients, Vec::new()),
-            Err((recipients, lost)) => (recipients, lost),
-        };
         count += recipients.len();
         if let Some(msg_id) = msg_id
             && !recipients.is_empty()
