@@ -1,7 +1,11 @@
 //! What the broker counts.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
 use ciqadamq_tests::mqtt::Publish;
-use ciqadamq_tests::{Broker, BrokerOptions, Connect, Link, Version};
+use ciqadamq_tests::{Broker, BrokerOptions, Cluster, Connect, Link, Version};
 
 #[test]
 fn the_documented_metrics_are_there_and_count() {
@@ -54,4 +58,55 @@ fn the_exposition_is_well_formed() {
         assert!(value.parse::<f64>().is_ok(), "{line}");
         assert!(!line.contains("ua-token"), "no name of a user is a label: {line}");
     }
+}
+
+/// The names in the tables of `docs/operating/monitor.md`.
+fn listed() -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating/monitor.md");
+    let text = fs::read_to_string(path).unwrap();
+    let tables = text.split("<!-- metrics -->").nth(1).unwrap();
+    let rows = tables.lines().filter_map(|line| line.strip_prefix("| `ciqadamq_"));
+    rows.map(|row| format!("ciqadamq_{}", row.split(['`', '{']).next().unwrap())).collect()
+}
+
+/// Whether the sources name it: what has labels is shown only when something has happened.
+fn in_the_sources(name: &str, dir: &Path) -> bool {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).any(|path| match path.is_dir() {
+        true => in_the_sources(name, &path),
+        false => {
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            is_source && fs::read_to_string(&path).unwrap().contains(&format!("\"{name}\""))
+        }
+    })
+}
+
+#[test]
+fn every_metric_is_in_the_operators_list_and_what_is_there_is_a_metric() {
+    let secrets = tempfile::TempDir::new().unwrap();
+    let cluster = Cluster::start(2, |_| {
+        BrokerOptions::new()
+            .set("acl.on_deny", "drop")
+            .set("secrets.provider", "files")
+            .set("secrets.dir", secrets.path().display().to_string())
+            .set("secrets.start_timeout_secs", 0)
+    });
+    let node = &cluster[1];
+    let ua = node.user("ua");
+    let mut phone = node.client(&ua, Version::V5, "phone");
+    assert!(!phone.may_subscribe("#"));
+    phone.publish(&Publish::new("chat/ub/x", "forged", 1));
+    node.connect(&ua.connect(Version::V5, "x").login("nobody", "guess")).refused();
+    assert_eq!(ciqadamq_tests::request(node.rest.addr, "GET", "/metrics", &[], None).unwrap().status, 401);
+
+    // A node alone has parts that one of several has not, and the other way round.
+    let alone = Broker::start_default();
+    let shown = node.rest.get("/metrics").text() + &alone.rest.get("/metrics").text();
+    let types = shown.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let shown: BTreeSet<String> = types.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    let listed = listed();
+    let missing: Vec<_> = shown.difference(&listed).collect();
+    assert!(missing.is_empty(), "not in docs/operating/monitor.md: {missing:?}");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let gone: Vec<_> = listed.difference(&shown).filter(|name| !in_the_sources(name, &crates)).collect();
+    assert!(gone.is_empty(), "no metrics: {gone:?}");
 }
