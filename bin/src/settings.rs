@@ -1,5 +1,6 @@
 //! From the configuration to the settings of our plugins.
 
+mod cluster;
 #[cfg(feature = "vault")]
 mod vault;
 #[cfg(not(feature = "vault"))]
@@ -11,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{AuthConfig, HashParams, Silent};
-use ciqadamq_cluster::{ClusterConfig, RaftSettings};
 use ciqadamq_core::{AccessRules, Health, Peers, Rate, Secret, SecretName, SecretSource as _};
 use ciqadamq_gate::{Gate, GateConfig, GateListener, ProxyProtocol, Transport, tls_config};
 use ciqadamq_peers::{HttpPeers, PeersConfig};
@@ -23,6 +23,8 @@ use ciqadamq_user_store::RaftConfig;
 use prometheus::Registry;
 use rmqtt::codec::types::QoS;
 use tracing::{error, info};
+
+pub use cluster::cluster;
 
 use crate::config::{Config, Durability, Mqtt, OTHER_AUTHENTICATION, OnDeny, RetainFor, SecretsProvider};
 
@@ -78,41 +80,6 @@ pub fn session_store(config: &Config) -> Option<SessionStoreConfig> {
         max_bytes: mqtt.msg_max_bytes,
         max_messages: mqtt.msg_max_msgs,
         ..SessionStoreConfig::at(config.db.data_dir().join("sessions"))
-    })
-}
-
-/// The routing cluster; `None` on a node alone.
-pub fn cluster(config: &Config) -> Option<ClusterConfig> {
-    let cluster = &config.cluster;
-    if !cluster.enabled {
-        return None;
-    }
-    let ms = |ms: u32| Duration::from_millis(ms.into());
-    Some(ClusterConfig {
-        node: cluster.node_id.into(),
-        nodes: cluster.node_ids().into_iter().map(u64::from).collect(),
-        starter: cluster.leader_id.into(),
-        join_retry: Duration::from_secs(cluster.join_retry_secs.into()),
-        join_max_retries: cluster.join_max_retries,
-        keep_dead: Duration::from_secs(config.mqtt.max_session_expiry_secs.into()),
-        raft: RaftSettings {
-            node_grpc_addrs: cluster.node_grpc_addrs.clone(),
-            raft_peer_addrs: cluster.raft_peer_addrs.clone(),
-            laddr: cluster.raft_laddr.to_string(),
-            worker_threads: cluster.raft_worker_threads,
-            election_tick: cluster.election_tick,
-            heartbeat_tick: cluster.heartbeat_tick,
-            check_quorum: cluster.check_quorum,
-            pre_vote: cluster.pre_vote,
-            tick: ms(cluster.raft.tick_ms),
-            proposal_batch_size: cluster.raft.proposal_batch_size,
-            proposal_batch_timeout: ms(cluster.raft.proposal_batch_timeout_ms),
-            grpc_timeout: ms(cluster.raft.grpc_timeout_ms),
-            node_grpc_timeout: ms(cluster.raft.node_grpc_timeout_ms),
-            try_lock_timeout: ms(cluster.raft.try_lock_timeout_ms),
-            snapshot_interval: Duration::from_secs(cluster.raft.snapshot_interval_secs.into()),
-            more: cluster.raft.more.clone(),
-        },
     })
 }
 
@@ -223,7 +190,6 @@ pub fn tokens(config: &Config, secrets: &Secrets) -> anyhow::Result<Arc<Tokens>>
                     error!(secret = %name, %error, "new token not taken");
                 }
             }
-    let secrets = secrets.clone();
             None => following.open_with_management(),
         }
     });
@@ -239,15 +205,6 @@ pub fn users(config: &Config) -> RaftConfig {
             let nodes = cluster.api_urls(&config.api).into_iter().collect();
             RaftConfig::clustered(node, nodes, cluster.leader_id.into())
         }
-/// Whose connections begin with a PROXY header.
-fn proxy_protocol(mqtt: &Mqtt) -> ProxyProtocol {
-    match (mqtt.proxy_protocol, &mqtt.proxy_protocol_from) {
-        (false, _) => ProxyProtocol::Off,
-        (true, from) if from.is_empty() => ProxyProtocol::Everybody,
-        (true, from) => ProxyProtocol::Networks(from.clone()),
-    }
-}
-
         false => RaftConfig::alone(node),
     }
 }
@@ -266,6 +223,7 @@ pub fn peers(config: &Config, secrets: &Arc<Secrets>) -> anyhow::Result<Arc<dyn 
         None => None,
     };
     let addresses = if cluster.enabled { cluster.api_urls(&config.api) } else { Vec::new() };
+    let secrets = secrets.clone();
     let peers = HttpPeers::new(PeersConfig {
         this: cluster.node_id.into(),
         addresses,
@@ -273,6 +231,15 @@ pub fn peers(config: &Config, secrets: &Arc<Secrets>) -> anyhow::Result<Arc<dyn 
         authorities,
     })?;
     Ok(Arc::new(peers))
+}
+
+/// Whose connections begin with a PROXY header.
+fn proxy_protocol(mqtt: &Mqtt) -> ProxyProtocol {
+    match (mqtt.proxy_protocol, &mqtt.proxy_protocol_from) {
+        (false, _) => ProxyProtocol::Off,
+        (true, from) if from.is_empty() => ProxyProtocol::Everybody,
+        (true, from) => ProxyProtocol::Networks(from.clone()),
+    }
 }
 
 /// The gate with its listeners bound; `None` if there is nothing for it to do.

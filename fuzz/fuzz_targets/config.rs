@@ -1,9 +1,31 @@
 //! The configuration file.
 #![no_main]
 
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports, unexpected_cfgs)]
 #[path = "../../bin/src/config/mod.rs"]
 mod config;
+
+// What the configuration asks of the rest of the product, without the engine that the rest brings along: the sources that
+// need none, under the names of the crates where they are.
+#[allow(dead_code)]
+#[path = "../../crates/ciqadamq-cluster/src/config.rs"]
+mod cluster_config;
+#[path = "../../bin/src/settings/cluster.rs"]
+mod cluster_settings;
+extern crate self as ciqadamq_cluster;
+extern crate self as ciqadamq_gate;
+pub use cluster_config::{ClusterConfig, RaftSettings};
+
+mod settings {
+    pub(crate) use crate::cluster_settings::cluster;
+}
+
+/// Only asked about files, which are not looked at here.
+pub fn tls_config(_: &Path, _: &Path, _: Option<&Path>) -> Result<(), String> {
+    unreachable!("a text alone names no files that are looked at")
+}
+
+use std::path::Path;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
 

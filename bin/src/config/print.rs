@@ -7,6 +7,7 @@ use super::model::Config;
 pub fn effective(config: &Config) -> String {
     let mut text = String::new();
     let mut current = "";
+    let defaults = Config::default();
     for key in KEYS {
         let (section, name) = key.path.rsplit_once('.').unwrap_or(("", key.path));
         if section != current {
@@ -15,6 +16,8 @@ pub fn effective(config: &Config) -> String {
         }
         match (key.show)(config) {
             Some(value) => text.push_str(&format!("{name} = {}\n", value.trim())),
+            // Left out it would have a value: it is switched off.
+            None if (key.show)(&defaults).is_some() => text.push_str(&format!("{name} = \"\"\n")),
             None => text.push_str(&format!("# {name} is not set\n")),
         }
     }
