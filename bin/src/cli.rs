@@ -217,7 +217,8 @@ impl PasswordArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// Show the members, who leads, and how far each is. Exit code 1 if this node does not take changes of users
+    /// Show what each node says of itself, who leads, and how far each is. Exit code 1 if the node that was asked is not
+    /// ready, or takes no changes of users
     Status,
     /// Take a node into the replicated user directory; it must be up, with an empty data directory
     Add {
