@@ -1,10 +1,11 @@
-//! The measurements of this repository: `cargo xtask perf`, `perf-resources` and `flamegraph`.
+//! The measurements of this repository: `cargo xtask perf`, `perf-resources`, `perf-connects` and `flamegraph`.
 //!
 //! A workspace of its own: what draws charts must not change what the broker is built from. A broker and the load run on this machine,
 //! each on cores of its own where there are two; the results are CSV files, and charts that need no caption.
 
 mod broker;
 mod chart;
+mod connects;
 mod flame;
 mod load;
 mod mqtt;
@@ -35,6 +36,8 @@ enum Task {
     Perf(sweep::Args),
     /// CPU and memory for growing numbers of clients: idle, and with QoS 1 and QoS 2 messages
     PerfResources(resources::Args),
+    /// How long clients wait to get in and to subscribe, on a cluster
+    PerfConnects(connects::Args),
     /// Where the CPU time goes, as a flame graph
     Flamegraph(flame::Args),
 }
@@ -139,6 +142,7 @@ fn main() -> anyhow::Result<()> {
                 match &cli.task {
                     Task::Perf(args) => sweep::run(args).await,
                     Task::PerfResources(args) => resources::run(args).await,
+                    Task::PerfConnects(args) => connects::run(args).await,
                     Task::Flamegraph(args) => flame::run(args).await,
                 }
             } => result,

@@ -76,6 +76,20 @@ fn a_ramp_samples_every_workload() {
     }
 }
 
+#[test]
+fn clients_get_in_and_subscribe_on_a_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    measure("perf-connects", &["--at-once", "1,8", "--secs", "1", "--idle-secs", "1"], dir.path());
+    let rows = rows(&dir.path().join("perf-connects.csv"));
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        let number = |name| cell(row, name).parse::<f64>().unwrap();
+        assert!(number("clients") > 0.0 && number("connect_p50_ms") > 0.0, "{row:?}");
+        assert!(number("with_subscribe_p50_ms") >= number("connect_p50_ms"), "{row:?}");
+        assert!(number("slowest_ms") >= number("with_subscribe_p99_ms"), "{row:?}");
+    }
+}
+
 /// A measurement that is ended from outside takes its broker along.
 #[test]
 #[cfg(target_os = "linux")]

@@ -62,6 +62,9 @@ enum Task {
     /// CPU and memory for growing numbers of clients, idle and with messages
     #[command(disable_help_flag = true)]
     PerfResources(perf::Args),
+    /// How long clients wait to get in and to subscribe, on a cluster, and what idle nodes cost
+    #[command(disable_help_flag = true)]
+    PerfConnects(perf::Args),
     /// Where the broker's CPU time goes under a workload
     #[command(disable_help_flag = true)]
     Flamegraph(perf::Args),
@@ -84,6 +87,7 @@ fn main() -> anyhow::Result<()> {
         Task::Ci => ci::run(),
         Task::Perf(args) => perf::run("perf", &args),
         Task::PerfResources(args) => perf::run("perf-resources", &args),
+        Task::PerfConnects(args) => perf::run("perf-connects", &args),
         Task::Flamegraph(args) => perf::run("flamegraph", &args),
     }
 }
