@@ -10,9 +10,10 @@ use ciqadamq_core::{
 };
 use tracing::{debug, warn};
 
-use crate::brake::Brake;
+use crate::brake::{Attempt, Brake};
 use crate::config::AuthConfig;
 use crate::fast::FastVerdicts;
+use crate::host::host;
 use crate::metrics::AuthMetrics;
 use crate::phc;
 use crate::pool::HashPool;
@@ -106,6 +107,8 @@ pub struct Judge {
     decoy: PasswordHash,
     metrics: Arc<AuthMetrics>,
     log: LogBudget,
+    /// Of what somebody has to repair, so that refusals do not push it out.
+    faults: LogBudget,
 }
 
 impl Judge {
@@ -128,6 +131,7 @@ impl Judge {
             decoy,
             metrics,
             log: LogBudget::default(),
+            faults: LogBudget::default(),
         })
     }
 
@@ -189,7 +193,9 @@ impl Judge {
         // The revision first: a change between the two makes this login too old, not too young.
         let revision = self.directory.revision();
         let user = self.directory.get(username).map_err(|error| {
-            warn!(%error, "user directory does not answer");
+            if let Some(suppressed) = self.faults.spend() {
+                warn!(%error, suppressed, "user directory does not answer");
+            }
             Refusal::DirectoryUnavailable
         })?;
         let user = self.authenticate(username, user, &Secret::new(password), login.address).await?;
@@ -229,10 +235,7 @@ impl Judge {
         {
             return Ok(user.clone());
         }
-        let address = address.map(|a| a.to_string()).unwrap_or_default();
-        let attempts =
-            [self.users.attempt(username), self.addresses.attempt(&address)].into_iter().collect::<Option<Vec<_>>>();
-        let attempts = attempts.ok_or(Refusal::Braked)?;
+        let attempts = self.attempt(username, address).ok_or(Refusal::Braked)?;
         let stored = user.as_ref().map_or(&self.decoy, |u| &u.password);
         match self.pool.verify(stored, password).await {
             // Whoever hits the decoy's random password is still nobody.
@@ -244,7 +247,9 @@ impl Judge {
             }
             Err(HashError::Failed) => {
                 attempts.into_iter().for_each(|a| a.cancel());
-                warn!(username, "stored password hash cannot be verified; set the password anew");
+                if let Some(suppressed) = self.faults.spend() {
+                    warn!(username, suppressed, "stored password hash cannot be verified; set the password anew");
+                }
                 return Err(Refusal::WrongPassword);
             }
         }
@@ -254,6 +259,20 @@ impl Judge {
             self.upgrade(user.clone(), password.clone());
         }
         Ok(user)
+    }
+
+    /// Starts an attempt by both brakes. What one of them refuses is not hashed, so nothing was guessed: the other does not
+    /// count it.
+    fn attempt(&self, username: &str, address: Option<IpAddr>) -> Option<[Attempt; 2]> {
+        let address = address.map(|a| host(a).to_string()).unwrap_or_default();
+        let by_name = self.users.attempt(username)?;
+        match self.addresses.attempt(&address) {
+            Some(by_address) => Some([by_name, by_address]),
+            None => {
+                by_name.cancel();
+                None
+            }
+        }
     }
 
     /// Stores the password under today's parameters, in the background: the client does not wait for it.

@@ -7,13 +7,14 @@
 //! youngest. (The gate keeps its own time and bounds for everything that comes through it.)
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prometheus::IntCounterVec;
 use tracing::{debug, warn};
 
+use crate::host::host;
 use crate::ownership::Ownership;
 use crate::sessions::Sessions;
 use crate::sockets::each_socket;
@@ -136,7 +137,7 @@ impl Silent {
         rest.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
         let (mut kept, mut per_address) = (0, HashMap::new());
         for (_, peer) in rest {
-            let of_address = per_address.entry(network(peer.ip())).or_insert(0_usize);
+            let of_address = per_address.entry(host(peer.ip())).or_insert(0_usize);
             if self.max_per_address > 0 && *of_address >= self.max_per_address {
                 doomed.insert(peer, Late::PerAddress);
             } else if self.max > 0 && kept >= self.max {
@@ -147,17 +148,6 @@ impl Silent {
             }
         }
         doomed
-    }
-}
-
-/// What one host is known by: its IPv4 address, or the /64 network from which it can choose IPv6 addresses at will.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(v6) if !v6.is_loopback() => {
-            let [a, b, c, d, ..] = v6.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        other => other,
     }
 }
 
@@ -187,6 +177,7 @@ mod tests {
         known.set_nonblocking(true).unwrap();
         assert_eq!((&known).read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     }
+
     fn seen(peers: &[(&str, u64)]) -> HashMap<SocketAddr, Instant> {
         let now = Instant::now();
         peers.iter().map(|(peer, age)| (peer.parse().unwrap(), now - Duration::from_secs(*age))).collect()

@@ -52,10 +52,13 @@ fn alice(password: &str) -> User {
 }
 
 async fn judge_of(user: Option<User>, broken: bool) -> (Judge, Arc<OneUser>) {
+    braked_judge_of(user, broken, AuthConfig { failures_per_user: 3, ..AuthConfig::default() }).await
+}
+
+async fn braked_judge_of(user: Option<User>, broken: bool, config: AuthConfig) -> (Judge, Arc<OneUser>) {
     let directory = Arc::new(OneUser { user: Mutex::new(user), broken, executed: Mutex::default() });
     let rules = AccessRules::new(&["chatsync".into()], &[], &[]).unwrap();
     let pool = HashPool::start(2, 64, Duration::from_secs(5), CHEAP).unwrap();
-    let config = AuthConfig { failures_per_user: 3, ..AuthConfig::default() };
     let metrics = Arc::new(AuthMetrics::new(&prometheus::Registry::new()).unwrap());
     let judge = Judge::new(&config, directory.clone(), Arc::new(rules), Arc::new(pool), metrics).await.unwrap();
     (judge, directory)
@@ -144,6 +147,35 @@ async fn a_braked_user_still_gets_in_with_a_login_that_is_remembered() {
     }
     assert_eq!(verdict(&judge, login("alice", "no"), None).await.unwrap_err(), Refusal::Braked);
     assert!(verdict(&judge, login("alice", "pw"), None).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_one_brake_refuses_unhashed_the_other_does_not_count() {
+    let config = AuthConfig { failures_per_user: 3, failures_per_address: 2, ..AuthConfig::default() };
+    let (judge, _) = braked_judge_of(Some(alice("pw")), false, config).await;
+    for name in ["bob", "carol"] {
+        assert_eq!(verdict(&judge, login(name, "no"), None).await.unwrap_err(), Refusal::UnknownUser);
+    }
+    // This address is braked now, whatever it says about whom.
+    for _ in 0..10 {
+        assert_eq!(verdict(&judge, login("alice", "no"), None).await.unwrap_err(), Refusal::Braked);
+    }
+    let elsewhere = Login { address: Some(IpAddr::from([192, 0, 2, 2])), ..login("alice", "pw") };
+    assert!(verdict(&judge, elsewhere, None).await.is_ok(), "she is locked out by what nobody hashed");
+}
+
+#[tokio::test]
+async fn a_host_is_one_address_to_the_brake_however_it_writes_itself() {
+    let config = AuthConfig { failures_per_address: 2, ..AuthConfig::default() };
+    for same in [["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3"], ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1"]] {
+        let (judge, _) = braked_judge_of(Some(alice("pw")), false, config.clone()).await;
+        let from = |address: &str| Login { address: address.parse().ok(), ..login("bob", "no") };
+        let mut refusals = Vec::new();
+        for address in same {
+            refusals.push(verdict(&judge, from(address), None).await.unwrap_err());
+        }
+        assert_eq!(refusals, [Refusal::UnknownUser, Refusal::UnknownUser, Refusal::Braked], "{same:?}");
+    }
 }
 
 #[tokio::test]
