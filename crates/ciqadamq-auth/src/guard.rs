@@ -19,9 +19,11 @@ use rmqtt::grpc::GrpcClients;
 use rmqtt::session::Session;
 use rmqtt::shared::{Entry, MessageLoadCallback, RetainLoadCallback, Shared};
 use rmqtt::types::*;
+use tracing::debug;
 
 use crate::handover::{Handovers, OpenHandover, Waiting, divert, forward};
 use crate::ownership::{Claim, GUARD_MARK, Ownership};
+use crate::passing::Passing;
 
 /// How long a CONNECT waits for another one of the same client id. Bounds the queue at a client id that reconnects
 /// faster than it is served.
@@ -29,6 +31,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(3);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// How long a session's task may take to stop, as in the engine.
 const STOP_WAIT: Duration = Duration::from_secs(5);
+/// How long messages that are being routed are waited for before a session is asked to stop. They wait for the disk at most.
+const PASSING_WAIT: Duration = Duration::from_secs(1);
 /// How long a session that has ended may take to be removed.
 const ENDING_WAIT: Duration = Duration::from_secs(1);
 
@@ -36,11 +40,12 @@ pub(crate) struct Guarded {
     inner: Box<dyn Shared>,
     ownership: Arc<Ownership>,
     handovers: Arc<Handovers>,
+    passing: Arc<Passing>,
 }
 
 impl Guarded {
     pub(crate) fn new(inner: Box<dyn Shared>, ownership: Arc<Ownership>) -> Self {
-        Self { inner, ownership, handovers: Arc::default() }
+        Self { inner, ownership, handovers: Arc::default(), passing: Arc::default() }
     }
 }
 
@@ -48,6 +53,7 @@ struct GuardedEntry {
     inner: Box<dyn Entry>,
     ownership: Arc<Ownership>,
     handovers: Arc<Handovers>,
+    passing: Arc<Passing>,
     /// Between `kick` and `set`: the session that is being taken over.
     taking: Option<(OpenHandover, Waiting, Subscriptions)>,
 }
@@ -62,9 +68,16 @@ impl GuardedEntry {
         let since = Instant::now();
         while let (Some(session), Some(tx)) = (self.inner.session(), self.inner.tx()) {
             if !tx.is_closed() {
+                let old = session.id.clone();
                 let (diverted, mut diversion) = divert();
                 self.inner.set(session, diverted).await?;
-                let stopped = stop(&tx, self.inner.id(), false).await;
+                if !self.passing.all_before(PASSING_WAIT).await {
+                    debug!(
+                        client_id = &*self.inner.id().client_id,
+                        "a session is taken over while messages are routed slowly"
+                    );
+                }
+                let stopped = self.ownership.sessions.hurry(&old, stop(&tx, self.inner.id(), false)).await;
                 handover.absorb(&mut diversion);
                 if stopped {
                     break;
@@ -91,11 +104,37 @@ impl GuardedEntry {
         }
     }
 
+    /// Decides what becomes of the session that is there, if one is, for the login that comes; and does it.
+    async fn make_way(&mut self, clean_start: bool, clear_subscriptions: bool) -> Result<OfflineSession> {
+        let existing = self.inner.session();
+        if existing.is_none() && !self.ownership.is_elsewhere(&self.inner.id()) && !self.ownership.has_room() {
+            return Err(anyhow!("mqtt.max_connections reached"));
+        }
+        self.ownership.has_place(&self.inner.id()).await?;
+        match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
+            Claim::Own if !clean_start => self.take_over(clear_subscriptions).await,
+            // Another node may have one.
+            Claim::Own if existing.is_none() => self.inner.kick(true, true, false).await,
+            // Its subscriptions and its queue may hold what the newcomer may not see: it begins anew.
+            Claim::Own | Claim::OwnWithMoreRights => {
+                self.replace(false).await?;
+                Ok(OfflineSession::Exist(None))
+            }
+            // Its user lost the right to it; nobody inherits it, not even a new user of the same name.
+            Claim::Withdrawn => {
+                self.replace(true).await?;
+                Ok(OfflineSession::NotExist)
+            }
+            Claim::Foreign => Err(anyhow!("the client id belongs to another user's session")),
+        }
+    }
+
     /// Ends a session without an heir.
     async fn replace(&mut self, is_admin: IsAdmin) -> Result<()> {
         let since = Instant::now();
         loop {
-            match self.inner.kick(true, true, is_admin).await {
+            let old = self.inner.session().map_or_else(|| self.inner.id(), |session| session.id.clone());
+            match self.ownership.sessions.hurry(&old, self.inner.kick(true, true, is_admin)).await {
                 Err(error) if since.elapsed() >= LOCK_WAIT => return Err(error),
                 // It is ending already, and gone a moment later.
                 Err(_) => tokio::time::sleep(LOCK_RETRY).await,
@@ -133,6 +172,7 @@ impl Entry for GuardedEntry {
                         inner,
                         ownership: self.ownership.clone(),
                         handovers: self.handovers.clone(),
+                        passing: self.passing.clone(),
                         taking: None,
                     }));
                 }
@@ -151,27 +191,11 @@ impl Entry for GuardedEntry {
         if is_admin {
             return self.inner.kick(clean_start, clear_subscriptions, is_admin).await;
         }
-        let existing = self.inner.session();
-        if existing.is_none() && !self.ownership.is_elsewhere(&self.inner.id()) && !self.ownership.has_room() {
-            return Err(anyhow!("mqtt.max_connections reached"));
+        let outcome = self.make_way(clean_start, clear_subscriptions).await;
+        if outcome.is_err() {
+            self.ownership.give_up(&self.inner.id());
         }
-        self.ownership.has_place(&self.inner.id()).await?;
-        match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
-            Claim::Own if !clean_start => self.take_over(clear_subscriptions).await,
-            // Another node may have one.
-            Claim::Own if existing.is_none() => self.inner.kick(true, true, false).await,
-            // Its subscriptions and its queue may hold what the newcomer may not see: it begins anew.
-            Claim::Own | Claim::OwnWithMoreRights => {
-                self.replace(false).await?;
-                Ok(OfflineSession::Exist(None))
-            }
-            // Its user lost the right to it; nobody inherits it, not even a new user of the same name.
-            Claim::Withdrawn => {
-                self.replace(true).await?;
-                Ok(OfflineSession::NotExist)
-            }
-            Claim::Foreign => Err(anyhow!("the client id belongs to another user's session")),
-        }
+        outcome
     }
 
     async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
@@ -233,6 +257,7 @@ impl Entry for GuardedEntry {
         self.inner.unsubscribe(unsubscribe).await
     }
     async fn publish(&self, from: From, p: Publish) -> std::result::Result<(), (From, Publish, Reason)> {
+        let _passing = self.passing.begin();
         self.inner.publish(from, p).await
     }
     async fn subscriptions(&self) -> Option<Vec<SubsSearchResult>> {
@@ -273,6 +298,7 @@ impl Shared for Guarded {
             inner: self.inner.entry(id),
             ownership: self.ownership.clone(),
             handovers: self.handovers.clone(),
+            passing: self.passing.clone(),
             taking: None,
         })
     }
@@ -288,6 +314,7 @@ impl Shared for Guarded {
     ) -> std::result::Result<ForwardedCount, (ForwardedCount, Vec<(To, From, Publish, Reason)>)> {
         let metrics = &self.ownership.metrics;
         metrics.received.inc();
+        let _passing = self.passing.begin();
         let result = match self.inner.forwards(msg_id, from, publish).await {
             Err((count, lost)) => self.second_chance(count, lost),
             done => done,
@@ -304,6 +331,7 @@ impl Shared for Guarded {
         (SubRelationsMap, ForwardedRecipients),
         (ForwardedRecipients, Vec<(To, From, Publish, Reason)>),
     > {
+        let _passing = self.passing.begin();
         self.inner.forwards_and_get_shareds(from, publish).await
     }
     async fn forwards_to(
@@ -313,6 +341,7 @@ impl Shared for Guarded {
         relations: SubRelations,
         msg_id: Option<MsgID>,
     ) -> std::result::Result<ForwardedRecipients, (ForwardedRecipients, Vec<(To, From, Publish, Reason)>)> {
+        let _passing = self.passing.begin();
         // Also what other nodes send for sessions of this one.
         match self.inner.forwards_to(from, publish, relations, msg_id).await {
             Err((recipients, lost)) => match self.second_chance(0, lost) {

@@ -3,10 +3,10 @@
 //! The engine takes a session over in three steps: it removes the old one, sets the new one, and then gives it the old
 //! one's messages. Two things go wrong in between. A message that is routed after the first step finds no session and is
 //! lost. And one that is routed after the second overtakes everything that was waiting (MQTT-4.6.0-6 wants it in order).
-//! Before the first step, what comes into an online session's channel behind the request to stop is lost, too.
+//! Before the first step, what comes into a session's channel behind the request to stop is lost, too.
 //!
-//! So the guard diverts the channel first, keeps what was waiting, and what arrives meanwhile, and puts both into the new session's channel before
-//! anybody else can reach it.
+//! So the guard diverts the channel first, and lets those arrive that had looked it up before ([`crate::passing`]). It keeps what
+//! was waiting, and what arrives meanwhile, and puts both into the new session's channel before anybody else can reach it.
 
 use std::sync::Arc;
 
@@ -71,9 +71,14 @@ impl OpenHandover {
     pub(crate) fn absorb(&self, diversion: &mut Rx) {
         let mut state = self.handover.0.lock();
         diversion.close();
-        while let Ok(message) = diversion.try_recv() {
-            if let (Message::Forward(from, publish), State::Arriving(messages)) = (message, &mut *state) {
-                messages.push((from, publish));
+        loop {
+            match (diversion.try_recv(), &mut *state) {
+                (Ok(Message::Forward(from, publish)), State::Arriving(messages)) => messages.push((from, publish)),
+                // A question to the session that goes; whoever asked hears that nobody answers.
+                (Ok(_), _) => {}
+                (Err(closed), _) if closed.is_closed() => break,
+                // Somebody was let in before the diversion closed and has not put its message down yet, a moment's work.
+                (Err(_), _) => std::thread::yield_now(),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Whose session is whose, from the verdict on the CONNECT to the end of the session; and the end itself, when a user
 //! loses the right to it.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
 
 /// How long a login waits between its verdict and its session. Longer than any handshake.
 const PENDING_MAX: Duration = Duration::from_secs(120);
+/// After what time a session that could not be ended is tried again: until then it cannot act, but it hears.
+const END_RETRY: Duration = Duration::from_secs(1);
 /// Sessions ended at the same time; each may wait up to five seconds for a stuck client.
 const ENDING_AT_ONCE: usize = 64;
 /// Reason code of MQTT 5.0 §3.2.2.2.
@@ -58,7 +61,7 @@ pub(crate) struct Ownership {
     scx: ServerContext,
     pub(crate) judge: Judge,
     principals: Arc<Principals>,
-    sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
     /// The sessions of the other nodes, in a cluster.
     remote: Option<Arc<dyn RemoteOwners>>,
     pub(crate) metrics: Arc<AuthMetrics>,
@@ -148,6 +151,11 @@ impl Ownership {
     /// Remembers a login until its session is set.
     pub(crate) fn expect(&self, principal: Arc<Principal>, is_v5: bool) {
         self.pending.insert(principal.tag, Pending { since: Instant::now(), principal, is_v5 });
+    }
+
+    /// A login whose session will not be set: it was refused meanwhile.
+    pub(crate) fn give_up(&self, id: &Id) {
+        self.pending.remove(&tag_of(id));
     }
 
     /// Who is behind a login that has no session yet.
@@ -379,16 +387,18 @@ impl Ownership {
     /// Ends sessions of withdrawn principals, and forgets logins that never got a session. Runs for ever.
     pub(crate) async fn run(self: Arc<Self>) {
         let slots = Arc::new(Semaphore::new(ENDING_AT_ONCE));
+        let mut sweep = tokio::time::interval(PENDING_MAX / 4);
         loop {
-            // A failed handshake leaves its login behind: nobody tells us, so they are swept.
-            if tokio::time::timeout(PENDING_MAX / 4, self.wake.notified()).await.is_err() {
-                self.pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
-                self.unjudged.retain(|_, since| since.elapsed() < PENDING_MAX);
+            tokio::select! {
+                // However often the other wakes us.
+                biased;
+                _ = sweep.tick() => self.sweep(),
+                () = self.wake.notified() => {}
             }
             let doomed = std::mem::take(&mut *self.doomed.lock());
             let (young, doomed): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|p| p.age() < CONNACK_BY);
             if !young.is_empty() {
-                self.postpone(young);
+                self.postpone(young, CONNACK_BY);
             }
             if doomed.is_empty() {
                 continue;
@@ -397,30 +407,40 @@ impl Ownership {
             for principal in &doomed {
                 ending.extend(self.sessions.session(&principal.client_id).await);
             }
-            ending.retain(|s| doomed.iter().any(|p| p.tag == tag_of(&s.id)));
+            let tags: HashSet<u64> = doomed.iter().map(|principal| principal.tag).collect();
+            ending.retain(|session| tags.contains(&tag_of(&session.id)));
             self.sessions.say_goodbye(&ending, ADMINISTRATIVE_ACTION).await;
             for principal in doomed {
                 // The semaphore is never closed.
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let this = self.clone();
                 tokio::spawn(async move {
-                    this.end(&principal).await;
+                    if !this.end(&principal).await {
+                        this.postpone(vec![principal], END_RETRY);
+                    }
                     drop(slot);
                 });
             }
         }
     }
 
-    fn postpone(self: &Arc<Self>, young: Vec<Arc<Principal>>) {
+    /// Forgets logins that never got a session: nobody tells of a handshake that failed.
+    fn sweep(&self) {
+        self.pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
+        self.unjudged.retain(|_, since| since.elapsed() < PENDING_MAX);
+    }
+
+    fn postpone(self: &Arc<Self>, doomed: Vec<Arc<Principal>>, by: Duration) {
         let this = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(CONNACK_BY).await;
-            this.doomed.lock().extend(young);
+            tokio::time::sleep(by).await;
+            this.doomed.lock().extend(doomed);
             this.wake.notify_one();
         });
     }
 
-    async fn end(&self, principal: &Principal) {
+    /// Ends the session of a principal; `false` if it is still there.
+    async fn end(&self, principal: &Principal) -> bool {
         let ended = self.sessions.terminate(&principal.client_id, |s| tag_of(&s.id) == principal.tag).await;
         if ended {
             self.metrics.withdrawn.inc();
@@ -431,7 +451,10 @@ impl Ownership {
                 client_id = principal.client_id,
                 "session ended: its user lost the right to it"
             );
+            return true;
         }
+        let session = self.sessions.session(&principal.client_id).await;
+        session.is_none_or(|session| tag_of(&session.id) != principal.tag)
     }
 }
 

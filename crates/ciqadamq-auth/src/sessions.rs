@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use ciqadamq_core::{Principals, SessionControl, SessionInfo, SessionQuery};
+use ciqadamq_core::{Principals, SessionControl, SessionInfo, SessionQuery, Waiting};
 use rmqtt::context::ServerContext;
 use rmqtt::session::Session;
 use rmqtt::types::{ClientId, ConnectInfo, Id, Message, Reason};
@@ -26,6 +26,9 @@ pub(crate) const ADMINISTRATIVE_ACTION: u8 = 0x98;
 /// A session younger than this may not have had its CONNACK yet, before which nothing else may be sent.
 pub(crate) const CONNACK_BY: Duration = Duration::from_millis(250);
 
+/// After what time a session that does not stop is stuck: longer than a pause of its own.
+const STUCK: Duration = Duration::from_millis(1_500);
+
 /// When a session ends.
 pub(crate) enum Ending {
     /// not with its connection
@@ -44,12 +47,19 @@ pub struct Sessions {
     scx: ServerContext,
     principals: Arc<Principals>,
     engine_peer: Option<EnginePeer>,
+    /// what waits outside the engine
+    waiting: OnceLock<Arc<dyn Waiting>>,
 }
 
 impl Sessions {
     /// Of the engine `scx`.
     pub fn new(scx: ServerContext, principals: Arc<Principals>, engine_peer: Option<EnginePeer>) -> Self {
-        Self { scx, principals, engine_peer }
+        Self { scx, principals, engine_peer, waiting: OnceLock::new() }
+    }
+
+    /// Says who keeps messages for sessions in the engine's place. The first one counts.
+    pub fn set_waiting(&self, waiting: Arc<dyn Waiting>) {
+        self.waiting.get_or_init(|| waiting);
     }
 
     /// The session of a client id, if there is one here.
@@ -114,9 +124,23 @@ impl Sessions {
 
     /// Cuts the connection of a session at once: nothing that is written to it from now on arrives.
     pub fn cut(&self, id: &Id) {
-        if let Some(Connection { peer, .. }) = self.connection(id) {
-            each_socket(|address| *address == peer, |socket| socket.shutdown(std::net::Shutdown::Both).is_ok());
+        if let Some(connection) = self.connection(id) {
+            cut(connection);
         }
+    }
+
+    /// Waits for work that wants the session `id` to stop. One that writes to a client which does not read goes on, and hears
+    /// of it, when its connection is cut.
+    pub(crate) async fn hurry<T>(&self, id: &Id, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        if let Ok(done) = tokio::time::timeout(STUCK, &mut work).await {
+            return done;
+        }
+        if let Some(connection) = self.connection(id) {
+            // A pass that panicked cut nothing; the work has a limit of its own.
+            let _ = tokio::task::spawn_blocking(move || cut(connection)).await;
+        }
+        work.await
     }
 
     /// The engine's end of a connection.
@@ -138,7 +162,7 @@ impl Sessions {
             // Its lock is a matter of all nodes, which may have no quorum now. What must not happen without it cannot: the
             // request goes to this very session, and what is removed is named by its full id.
             let (Some(session), Some(tx)) = (entry.session().filter(|s| is_it(s)), entry.tx()) else { return false };
-            stop(&tx, id, true).await;
+            self.hurry(&session.id, stop(&tx, id, true)).await;
             return match entry.remove_with(&session.id).await {
                 Ok(_) => true,
                 Err(error) => {
@@ -155,7 +179,7 @@ impl Sessions {
             }
         };
         match locked.session() {
-            Some(session) if is_it(&session) => match locked.kick(true, true, true).await {
+            Some(session) if is_it(&session) => match self.hurry(&session.id, locked.kick(true, true, true)).await {
                 Ok(_) => {
                     // The session's own task says so too, but perhaps much later; until then it would count.
                     self.principals.remove(client_id, tag_of(&session.id));
@@ -204,6 +228,11 @@ impl Sessions {
             Ok(subscriptions) => subscriptions.len().await,
             Err(_) => 0,
         };
+        let outside = self.waiting.get().and_then(|waiting| waiting.waiting(&id.client_id));
+        let (queued, inflight) = match outside {
+            Some(counts) => counts,
+            None => (session.deliver_queue().len(), session.out_inflight().read().await.len()),
+        };
         SessionInfo {
             clientid: id.client_id.to_string(),
             username: id.username.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -215,10 +244,14 @@ impl Sessions {
             connected_at: session.connected_at().await.unwrap_or(0),
             disconnected_at: session.disconnected_at().await.ok().filter(|at| !online && *at > 0),
             subscriptions,
-            queued: session.deliver_queue().len(),
-            inflight: session.out_inflight().read().await.len(),
+            queued,
+            inflight,
         }
     }
+}
+
+fn cut(Connection { peer, .. }: Connection) {
+    each_socket(|address| *address == peer, |socket| socket.shutdown(std::net::Shutdown::Both).is_ok());
 }
 
 #[async_trait]
