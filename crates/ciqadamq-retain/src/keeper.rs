@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use ciqadamq_core::{AUDIT, Principals, RetainedQuota, UserChange, UserDirectory, UserObserver};
+use ciqadamq_core::{AUDIT, Principal, Principals, RetainedQuota, UserChange, UserDirectory, UserObserver};
 use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge, Registry};
 use rmqtt::Result;
@@ -28,6 +28,9 @@ const PAGE: usize = 10_000;
 /// A store may show a message a while after it took it; only what is missing for longer has expired.
 const SETTLED: Duration = Duration::from_secs(30);
 
+/// Pause after work that failed, and between two recounts: a user at the bound asks for one with every message.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Knows whose Retained Messages there are.
 pub struct Keeper {
     max_per_user: usize,
@@ -42,7 +45,7 @@ pub struct Keeper {
     cleared: IntCounter,
 }
 
-/// What is to be done in the background. Bounded by the users there are.
+/// What is to be done in the background. Bounded by the messages and the users there are.
 #[derive(Default)]
 struct Work {
     /// topics of deleted users, with the user
@@ -107,14 +110,38 @@ impl Keeper {
         loop {
             self.wake.notified().await;
             let Work { clear, recount } = std::mem::take(&mut *self.work.lock());
+            let mut failed = Vec::new();
             for (topic, user) in clear {
                 if let Err(error) = self.clear(&store, &topic, &user).await {
-                    warn!(topic, %error, "a deleted user's retained message could not be cleared");
+                    warn!(topic, %error, "a deleted user's retained message could not be cleared yet");
+                    failed.push((topic, user));
                 }
             }
+            let again = !failed.is_empty() || !recount.is_empty();
             for user in recount {
                 self.recount(&store, &user).await;
             }
+            if again {
+                self.later(failed);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Takes up again what failed, after what is to be done meanwhile.
+    fn later(&self, failed: Vec<(String, String)>) {
+        if !failed.is_empty() {
+            self.work.lock().clear.extend(failed);
+            self.wake.notify_one();
+        }
+    }
+
+    /// A message was retained. If its user was deleted meanwhile, whoever looked after that may have looked before it was here.
+    fn look_after(&self, topic: &str, by: &Principal) {
+        // A superuser's messages stay.
+        if !by.subject().superuser && self.directory.get(&by.username).is_ok_and(|user| user.is_none()) {
+            self.work.lock().clear.push((topic.into(), by.username.clone()));
+            self.wake.notify_one();
         }
     }
 
@@ -188,16 +215,21 @@ impl RetainStorage for Kept {
         if topic.bytes().filter(|b| *b == b'/').count() >= LEVELS_MAX {
             return Err(anyhow!("a retained message has more than {LEVELS_MAX} levels in its topic"));
         }
+        // Who is no user of ours cannot be deleted either.
+        let from = &retain.from.id;
+        let by = self.keeper.principals.get(&from.client_id);
+        let by = by.filter(|principal| Some(principal.username.as_str()) == from.username.as_deref());
         // A message on its way when its user was deleted is nobody's.
-        let principal = self.keeper.principals.get(&retain.from.id.client_id);
-        let is_withdrawn = principal
-            .is_some_and(|p| p.is_withdrawn() && Some(p.username.as_str()) == retain.from.id.username.as_deref());
-        if is_withdrawn {
+        if by.as_ref().is_some_and(|principal| principal.is_withdrawn()) {
             return Ok(());
         }
         let _in_order = self.keeper.order.read().await;
         self.keeper.note(topic, &retain);
-        self.inner.set(topic, retain, expiry_interval).await
+        let outcome = self.inner.set(topic, retain, expiry_interval).await;
+        if let Some(by) = by {
+            self.keeper.look_after(topic, &by);
+        }
+        outcome
     }
 
     fn enable(&self) -> bool {
@@ -240,3 +272,7 @@ impl RetainStorage for Kept {
         self.inner.sync_retain_topic(topic, expiry_interval, is_set).await
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;
