@@ -61,7 +61,9 @@ impl Node<'_> {
             cut: Some(Arc::new(move |id| cutter.cut(id))),
             elsewhere: self.cluster.as_ref().map(elsewhere),
         };
-        ciqadamq_session_store::engine::register(&self.scx, deps, &self.metrics).await
+        let keeper = ciqadamq_session_store::engine::register(&self.scx, deps, &self.metrics).await?;
+        self.sessions.set_waiting(keeper.clone());
+        Ok(keeper)
     }
 
     async fn register_retain(&self) -> anyhow::Result<Option<Arc<dyn RetainedQuota>>> {

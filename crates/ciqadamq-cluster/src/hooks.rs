@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rmqtt::codec::types::QoS;
 use rmqtt::grpc::{Message, MessageReply};
 use rmqtt::hook::{Handler, HookResult, Parameter, Priority, Register, ReturnType, Type};
-use rmqtt::inflight::MomentStatus;
 use rmqtt::session::OfflineInfo;
 use rmqtt::types::{Id, OfflineSession};
 use tracing::debug;
@@ -36,9 +34,12 @@ impl Handler for Hooks {
     async fn hook(&self, param: &Parameter, acc: Option<HookResult>) -> ReturnType {
         let Parameter::GrpcMessageReceived(PLUGIN_MESSAGES, message) = param else { return (true, acc) };
         match message {
-                let relations = self.0.without_stale(&publish.topic, relations.clone()).await;
             Message::ForwardsTo(from, publish, relations, msg_id) => {
                 let scx = &self.0.scx;
+                let relations = match publish.target_clientid {
+                    Some(_) => relations.clone(),
+                    None => self.0.without_stale(&publish.topic, relations.clone()).await,
+                };
                 let shared = scx.extends.shared().await;
                 if let Err((_, lost)) = shared.forwards_to(from.clone(), publish, relations, *msg_id).await {
                     drop(shared);
@@ -50,6 +51,8 @@ impl Handler for Hooks {
             }
             Message::Kick(by, clean_start, _, false) => {
                 let verdict = give_up(&self.0, by, *clean_start).await;
+                (false, Some(HookResult::GrpcMessageReply(Ok(MessageReply::Kick(verdict.encode())))))
+            }
             // By an operator, and with all that belongs to the session.
             Message::Kick(by, clean_start, clear_subscriptions, true) => {
                 // As this node's own: the plugin would pass it on to where the session is, which is here.
@@ -57,8 +60,6 @@ impl Handler for Hooks {
                 let mut entry = { self.0.scx.extends.shared().await.entry(id) };
                 let kicked = entry.kick(*clean_start, *clear_subscriptions, true).await;
                 (false, Some(HookResult::GrpcMessageReply(kicked.map(MessageReply::Kick))))
-            }
-                (false, Some(HookResult::GrpcMessageReply(Ok(MessageReply::Kick(verdict.encode())))))
             }
             _ => (true, acc),
         }
@@ -105,19 +106,9 @@ async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict 
     }
 }
 
-/// Takes out of a session's messages what only this node understands: where they are on its disk, and the Packet Identifiers
-/// under which they were sent, which the next node gives to others. A message of QoS 1 without an acknowledgement is
-/// sent anew; an exchange of QoS 2 goes on under its identifier.
+/// Takes out of a session's messages what only this node understands: where they are on its disk. The Packet Identifiers under
+/// which they were sent go with them; the next node gives them to no other.
 fn make_portable(info: &mut OfflineInfo) {
-    let (anew, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut info.inflight_messages)
-        .into_iter()
-        .partition(|message| message.publish.qos != QoS::ExactlyOnce && message.status == MomentStatus::UnAck);
-    info.inflight_messages = going_on;
-    for mut message in anew.into_iter().rev() {
-        message.publish.packet_id = None;
-        message.publish.dup = false;
-        info.offline_messages.push_front((message.from, message.publish));
-    }
     let sent = info.inflight_messages.iter_mut().map(|message| &mut message.publish);
     for publish in sent.chain(info.offline_messages.iter_mut().map(|(_, publish)| publish)) {
         publish.delay_interval = None;

@@ -71,7 +71,7 @@ pub use principal::{Principal, Principals, TooManySessions};
 pub use retained::RetainedQuota;
 pub use secret::Secret;
 pub use secrets::{LookedAgain, SecretName, SecretRefresh, SecretSource};
-pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery};
+pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery, Waiting};
 pub use topic::{
     FilterFault, FilterPrefix, TopicNameFault, filter_contains, filter_matches, has_malformed_properties,
     is_valid_filter, split_prefix, topic_name_fault,

@@ -69,6 +69,13 @@ pub struct SessionInfo {
     pub inflight: usize,
 }
 
+/// Knows how much there is for sessions whose messages the engine does not hold.
+pub trait Waiting: Send + Sync {
+    /// Messages that wait for the session of a client id, and messages that it was sent and has not acknowledged. `None`: the
+    /// engine knows.
+    fn waiting(&self, client_id: &str) -> Option<(usize, usize)>;
+}
+
 /// Looks at sessions and ends them.
 #[async_trait]
 pub trait SessionControl: Send + Sync {

@@ -164,6 +164,20 @@ impl State {
         Some(seq)
     }
 
+    /// The next place in a session's queue that has this Packet Identifier.
+    pub(crate) fn reserve_seq_of(&mut self, no: SessionNo, wanted: u16) -> Option<Seq> {
+        let session = self.sessions.get_mut(&no)?;
+        let offset = u64::from(wanted).checked_sub(1).filter(|offset| *offset < PACKET_IDS)?;
+        if session.queue.len() as u64 >= PACKET_IDS || session.queue.iter().any(|owed| owed.packet_id() == wanted) {
+            return None;
+        }
+        let round = session.next_seq - session.next_seq % PACKET_IDS;
+        let seq = round + offset;
+        let seq = if seq < session.next_seq { seq + PACKET_IDS } else { seq };
+        session.next_seq = seq + 1;
+        Some(seq)
+    }
+
     fn owe(&mut self, no: SessionNo, owed: Owed) -> Owes {
         let Some(session) = self.sessions.get_mut(&no) else { return Owes::Nothing };
         session.next_seq = session.next_seq.max(owed.seq + 1);

@@ -171,6 +171,40 @@ impl Store {
         self.inner.core.lock().state.sessions.get(&no).cloned()
     }
 
+    /// The number of the next message.
+    pub fn next_message(&self) -> MessageId {
+        self.inner.core.lock().state.next_message
+    }
+
+    /// How many messages wait in a session, and how many it was sent and has not acknowledged.
+    pub fn owes(&self, no: SessionNo) -> (usize, usize) {
+        let core = self.inner.core.lock();
+        core.state
+            .sessions
+            .get(&no)
+            .map_or((0, 0), |session| (session.queue.len() - under_way(session), under_way(session)))
+    }
+
+    /// Whether more than `limit` messages wait in a session.
+    pub fn is_longer(&self, no: SessionNo, limit: usize) -> bool {
+        let core = self.inner.core.lock();
+        let Some(session) = core.state.sessions.get(&no) else { return false };
+        // Most often that is all there is to see.
+        session.queue.len() > limit && session.queue.len() - under_way(session) > limit
+    }
+
+    /// The oldest message that waits in a session.
+    pub fn oldest_queued(&self, no: SessionNo) -> Option<Owed> {
+        let core = self.inner.core.lock();
+        core.state.sessions.get(&no)?.queue.iter().find(|owed| owed.stage == Stage::Queued).cloned()
+    }
+
+    /// How many messages a session was sent and has not acknowledged.
+    pub fn under_way(&self, no: SessionNo) -> usize {
+        let core = self.inner.core.lock();
+        core.state.sessions.get(&no).map_or(0, under_way)
+    }
+
     /// The numbers of all sessions, in the order in which they began.
     pub fn sessions(&self) -> Vec<SessionNo> {
         let mut all: Vec<_> = self.inner.core.lock().state.sessions.keys().copied().collect();
@@ -271,11 +305,7 @@ impl Store {
         will_of: Option<SessionNo>,
     ) -> Result<(MessageId, Commit), Refusal> {
         let mut core = self.inner.core.lock();
-        let refusal = core.fault.clone().or_else(|| core.closed.then_some(Refusal::Closed));
-        if let Some(refusal) = refusal.or_else(|| self.full(&core, message.len() as u64)) {
-            count(&self.inner.tally.refused, 1);
-            return Err(refusal);
-        }
+        self.check(&core, message)?;
         let id = core.state.next_message;
         let mut owed: Vec<(SessionNo, Owed)> = Vec::with_capacity(recipients.len());
         for recipient in recipients {
@@ -294,6 +324,51 @@ impl Store {
         let answer = core.wait();
         self.notify(core);
         Ok((id, Commit(answer)))
+    }
+
+    /// Keeps a message that another store has kept for the same session, with how far its delivery has come there, and under the
+    /// Packet Identifier under which it was `sent`. Not waited for.
+    ///
+    /// `None` if there is no place for it: the session has ended, is owed too much, or the identifier is none of this store's.
+    pub fn inherit(
+        &self,
+        message: &[u8],
+        expires_at: Millis,
+        recipient: Recipient,
+        sent: Option<u16>,
+        stage: Stage,
+    ) -> Result<Option<MessageId>, Refusal> {
+        let mut core = self.inner.core.lock();
+        self.check(&core, message)?;
+        let Recipient { session: no, qos, retain, subscription_ids } = recipient;
+        let seq = match sent {
+            Some(packet_id) => core.state.reserve_seq_of(no, packet_id),
+            None => core.state.reserve_seq(no),
+        };
+        let Some(seq) = seq else { return Ok(None) };
+        let id = core.state.next_message;
+        let owed = Owed { message: id, seq, stage: Stage::Queued, qos, retain, subscription_ids };
+        core.push(Command::Publish { id, expires_at, recipients: vec![(no, owed)], inbound: None, message });
+        match stage {
+            Stage::Queued => {}
+            Stage::Sent => core.push(Command::Sent { no, seq }),
+            Stage::Received => core.push(Command::Received { no, seq }),
+        }
+        count(&self.inner.tally.stored, 1);
+        self.notify(core);
+        Ok(Some(id))
+    }
+
+    /// Whether a message is taken now.
+    fn check(&self, core: &Core, message: &[u8]) -> Result<(), Refusal> {
+        let refusal = core.fault.clone().or_else(|| core.closed.then_some(Refusal::Closed));
+        match refusal.or_else(|| self.full(core, message.len() as u64)) {
+            Some(refusal) => {
+                count(&self.inner.tally.refused, 1);
+                Err(refusal)
+            }
+            None => Ok(()),
+        }
     }
 
     /// A message is about to be sent: its Packet Identifier. `None` if the session is not owed it any more.
@@ -362,11 +437,7 @@ impl Store {
     /// Sets the Retained Message of a topic.
     pub fn retain(&self, topic: &str, expires_at: Millis, message: &[u8]) -> Result<Commit, Refusal> {
         let mut core = self.inner.core.lock();
-        let refusal = core.fault.clone().or_else(|| core.closed.then_some(Refusal::Closed));
-        if let Some(refusal) = refusal.or_else(|| self.full(&core, message.len() as u64)) {
-            count(&self.inner.tally.refused, 1);
-            return Err(refusal);
-        }
+        self.check(&core, message)?;
         core.push(Command::Retain { topic, expires_at, message });
         let answer = core.wait();
         self.notify(core);
@@ -559,6 +630,10 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn under_way(session: &SessionState) -> usize {
+    session.queue.iter().filter(|owed| owed.stage != Stage::Queued).count()
 }
 
 /// The first place of a message in a queue; a session may have it twice. Queues are in the order of messages.

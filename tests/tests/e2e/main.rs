@@ -6,7 +6,7 @@
 //! | `access_rule`, `filters`, `names`, `wills`, `refusals` | who may subscribe and publish what |
 //! | `credentials`, `ownership`, `withdrawal`, `changes` | who may connect, and for how long |
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
-//! | `durable`, `crash` | what survives the end of the process |
+//! | `durable`, `crash`, `size` | what survives the end of the process, and what that costs |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
 //! | `secrets`, `openbao` | where tokens and pepper come from |
 //! | `config`, `cli`, `lifecycle` | the program |
@@ -32,13 +32,14 @@ mod expiry;
 mod failover;
 mod fanout;
 mod filters;
-mod hostile;
 mod haproxy;
+mod hostile;
 mod lifecycle;
 mod limits;
 mod main_job;
 mod malformed;
 mod metrics;
+mod moved;
 mod names;
 mod nodes;
 mod openbao;
@@ -52,6 +53,7 @@ mod rest_misuse;
 mod restarts;
 mod retained;
 mod secrets;
+mod size;
 mod storms;
 mod websocket;
 mod wills;

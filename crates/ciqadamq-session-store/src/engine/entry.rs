@@ -1,6 +1,6 @@
 //! One session's entry in the engine's table: what becomes of it there becomes of it in the store.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(super) enum Taking {
     Nothing,
     /// a session that is kept
     Kept,
+    /// a session of another node, of which the store has what it is owed
+    Moved,
     /// a session that ended with its connection, and is to be kept from now on
     Subscriptions(Subscriptions),
 }
@@ -47,9 +49,11 @@ impl KeptEntry {
 
     /// Brings what a session hands over in line with what it is owed.
     ///
-    /// The engine forgets a message when writing it to the client fails. And it hands over in no particular order.
+    /// The engine forgets a message when writing it to the client fails. It hands over in no particular order. And of a session that
+    /// sleeps it has nothing at all.
     async fn reconcile(&self, kept: &Kept, info: &mut OfflineInfo) {
         let Some(state) = self.keeper.store.session(kept.no) else { return };
+        let dormant = kept.live.dormant.lock().take();
         // What is to be sent again waits in the queue until its turn comes, under its identifier.
         let again = info.offline_messages.iter().filter_map(|(_, publish)| publish.packet_id);
         let handed: HashSet<u16> = info
@@ -61,11 +65,11 @@ impl KeptEntry {
             .collect();
         let sent: Vec<_> = state.queue.iter().filter(|owed| owed.stage != Stage::Queued).collect();
         let lost: Vec<_> = sent.iter().filter(|owed| !handed.contains(&owed.packet_id())).collect();
-        if !lost.is_empty() {
-            let mut decoder = super::codec::Decoder::default();
-            for owed in &lost {
-                info.inflight_messages.extend(restore::inflight(&self.keeper.store, &mut decoder, owed));
-            }
+        let mut decoder = super::codec::Decoder::default();
+        for owed in &lost {
+            info.inflight_messages.extend(restore::inflight(&self.keeper.store, &mut decoder, owed));
+        }
+        if !lost.is_empty() && dormant.is_none() {
             info!(client_id = &*info.id.client_id, found = lost.len(), "deliveries that had failed are tried again");
         }
         let place: HashMap<u16, usize> = sent.iter().enumerate().map(|(at, owed)| (owed.packet_id(), at)).collect();
@@ -73,6 +77,14 @@ impl KeptEntry {
         info.inflight_messages.sort_by_key(|message| {
             message.publish.packet_id.and_then(|id| place.get(&id.get()).copied()).unwrap_or(usize::MAX)
         });
+        if let Some(dormant) = dormant {
+            let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued && dormant.has(owed));
+            let mut all: VecDeque<_> =
+                waiting.filter_map(|owed| restore::queued(&self.keeper.store, &mut decoder, owed)).collect();
+            // What has come since it was woken, or is kept nowhere else.
+            all.append(&mut info.offline_messages);
+            info.offline_messages = all;
+        }
     }
 
     /// A session that the store has and the engine has lost, between two connections.
@@ -85,6 +97,14 @@ impl KeptEntry {
         }
         info!(client_id = &*connecting.client_id, "session goes on from the disk");
         restore::offline_info(&self.keeper.store, state, connecting)
+    }
+}
+
+impl Drop for KeptEntry {
+    fn drop(&mut self) {
+        if let Taking::Moved = self.taking {
+            self.keeper.unclaimed(&self.inner.id());
+        }
     }
 }
 
@@ -113,12 +133,20 @@ impl Entry for KeptEntry {
                 self.reconcile(kept, info).await;
             }
             self.keeper.forget(&client_id);
+            // After a crash it must not be on both.
+            if let Err(reason) = self.keeper.store.so_far().done().await {
+                warn!(client_id = &*client_id, %reason, "that a session moved is not on disk yet");
+            }
             return Ok(outcome);
         }
         match (&mut outcome, before) {
             (OfflineSession::Exist(Some(info)), Some(kept)) => {
                 self.reconcile(&kept, info).await;
                 self.taking = Taking::Kept;
+            }
+            (OfflineSession::Exist(Some(info)), None) if info.id.node_id != self.keeper.scx.node.id() => {
+                self.keeper.inherit(&self.inner.id(), info).await;
+                self.taking = Taking::Moved;
             }
             (OfflineSession::Exist(Some(info)), None) => {
                 self.taking = Taking::Subscriptions(info.subscriptions.clone());

@@ -91,6 +91,7 @@ impl Hooks {
         {
             kept.live.awaiting.lock().push_back(id.get());
         }
+        kept.live.after_delivery();
         if packet_id == publish.packet_id {
             return acc;
         }
@@ -102,6 +103,8 @@ impl Hooks {
     fn acked(&self, session: &Session, publish: &Publish) {
         if let (Some(kept), Some(id)) = (self.0.same(&session.id), publish.packet_id) {
             kept.live.see();
+            // Without a PUBREC, if the client skipped it.
+            kept.live.awaiting.lock().retain(|other| *other != id.get());
             self.0.store.acknowledged(kept.no, id.get());
         }
     }

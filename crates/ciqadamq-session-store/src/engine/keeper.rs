@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 use std::time::Duration;
 
 use ciqadamq_core::Principals;
@@ -17,6 +17,7 @@ use rmqtt::utils::timestamp_millis;
 use tracing::{error, warn};
 
 use super::codec::{encode_connection, encode_message, encode_options, fingerprint};
+use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
 use crate::records::PACKET_IDS;
@@ -68,6 +69,10 @@ pub(super) struct Live {
     pub(super) seen: AtomicBool,
     /// Packet Identifiers of QoS 2 deliveries without a PUBREC, in their order
     pub(super) awaiting: Mutex<VecDeque<u16>>,
+    /// it sleeps since it came back from the disk
+    pub(super) dormant: Mutex<Option<Dormant>>,
+    /// how often the engine asks for the window before a PUBREC can be the reason
+    harmless: AtomicU8,
     /// Packet Identifiers under which a QoS 2 message came on this connection
     pub(super) here: Mutex<HashSet<u16>>,
     /// the next identifier for a delivery of which the store knows nothing
@@ -78,6 +83,22 @@ impl Live {
     /// The packet that is being worked on is no PUBREL.
     pub(super) fn see(&self) {
         self.seen.store(true, Ordering::Relaxed);
+    }
+
+    /// A packet has been worked on. Before the engine takes the next one it looks whether something in the window is overdue, and
+    /// whether there is room.
+    pub(super) fn after_packet(&self) {
+        self.harmless.store(2, Ordering::Relaxed);
+    }
+
+    /// A message has its identifier. The engine puts it into the window, and then does as after a packet.
+    pub(super) fn after_delivery(&self) {
+        self.harmless.store(3, Ordering::Relaxed);
+    }
+
+    /// The engine asks for the window: whether it cannot be for a PUBREC.
+    pub(super) fn is_harmless(&self) -> bool {
+        self.harmless.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
     /// An identifier that the store never gives out.
@@ -150,7 +171,7 @@ impl Keeper {
     /// A session is about to be set: begins it in the store, or goes on with the one that is there.
     pub(super) async fn keep(self: &Arc<Self>, session: &Session, taking: Taking) {
         let id = &session.id;
-        if self.same(id).is_some() {
+        if !matches!(taking, Taking::Moved) && self.same(id).is_some() {
             // It is only given another channel.
             return;
         }
@@ -165,11 +186,11 @@ impl Keeper {
                 return self.forget(&id.client_id);
             }
         };
-        self.hooks.get_or_init(|| hooks::add(self)).await;
+        self.listen().await;
         // What the client is told with CONNACK: that it has a session of its own, that an old one is gone, that its Will is known.
         let is_promise = record.will_pending || !matches!(taking, Taking::Kept);
         let no = match (self.store.find(&id.client_id), taking) {
-            (Some(no), Taking::Kept) => {
+            (Some(no), Taking::Kept | Taking::Moved) => {
                 self.store.change(no, |old| *old = SessionRecord { created_at: old.created_at, ..record });
                 no
             }
@@ -193,15 +214,27 @@ impl Keeper {
     }
 
     /// A session that was restored is in its place.
-    pub(super) async fn restored(self: &Arc<Self>, id: &Id, no: SessionNo) {
-        self.hooks.get_or_init(|| hooks::add(self)).await;
+    pub(super) async fn restored(self: &Arc<Self>, id: &Id, no: SessionNo) -> Kept {
+        self.listen().await;
         let live = self.made.remove(id).map(|(_, live)| live).unwrap_or_default();
-        self.insert(Kept { no, id: id.clone(), live });
+        let kept = Kept { no, id: id.clone(), live };
+        self.insert(kept.clone());
+        kept
     }
 
-    fn insert(&self, kept: Kept) {
+    /// Registers the hooks, if it is the first persistent session.
+    pub(super) async fn listen(self: &Arc<Self>) {
+        self.hooks.get_or_init(|| hooks::add(self)).await;
+    }
+
+    pub(super) fn insert(&self, kept: Kept) {
         self.kept.insert(kept.id.client_id.clone(), kept);
         self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// The login that a session came here for has failed: it waits in the store for another one.
+    pub(super) fn unclaimed(&self, id: &Id) {
+        self.kept.remove_if(&*id.client_id, |_, kept| kept.id == *id);
     }
 
     async fn record(&self, session: &Session) -> anyhow::Result<SessionRecord> {
@@ -296,7 +329,7 @@ impl Keeper {
         Ok(number as u32)
     }
 
-    fn expires_at(&self, publish: &Publish) -> Millis {
+    pub(super) fn expires_at(&self, publish: &Publish) -> Millis {
         let interval = publish.properties.as_ref().and_then(|p| p.message_expiry_interval);
         let interval = interval.map_or(self.message_expiry, |i| Duration::from_secs(i.get().into()));
         let created = publish.create_time.unwrap_or_else(timestamp_millis);

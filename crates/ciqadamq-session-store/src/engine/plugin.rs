@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use ciqadamq_core::{Condition, Health, Principals};
+use ciqadamq_core::{Condition, Health, Principals, Waiting};
 use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
@@ -92,6 +92,14 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
         })
         .await?;
     Ok(Arc::new(SessionKeeper { keeper }))
+}
+
+impl Waiting for SessionKeeper {
+    fn waiting(&self, client_id: &str) -> Option<(usize, usize)> {
+        let kept = self.keeper.kept(client_id)?;
+        let sleeps = kept.live.dormant.lock().is_some();
+        sleeps.then(|| self.keeper.store.owes(kept.no))
+    }
 }
 
 #[derive(Plugin)]

@@ -14,6 +14,7 @@ use rmqtt::utils::timestamp_millis;
 use tracing::{info, warn};
 
 use super::codec::{Decoder, decode_connection, decode_options};
+use super::dormant::{self, Dormant};
 use super::plugin::SessionKeeper;
 use crate::{Millis, Owed, Owner, SessionNo, SessionState, Stage, Store};
 
@@ -41,7 +42,6 @@ impl SessionKeeper {
         let began = Instant::now();
         let store = &self.keeper.store;
         let mut outcome = Restored::default();
-        let mut decoder = Decoder::default();
         let (mut with_will, mut others) = (Vec::new(), Vec::new());
         for no in store.sessions() {
             let pending = store.session(no).is_some_and(|session| session.record.will_pending);
@@ -56,8 +56,12 @@ impl SessionKeeper {
                 store.end(no);
                 continue;
             }
+            if state.record.connection.is_empty() {
+                // It was just coming from another node; its client will take it from the store.
+                continue;
+            }
             let client_id = state.record.client_id.clone();
-            match self.restore_one(no, state, &adopt, &mut decoder, now).await {
+            match self.restore_one(no, state, &adopt, now).await {
                 Ok(Some(messages)) => {
                     outcome.sessions += 1;
                     outcome.messages += messages;
@@ -89,7 +93,6 @@ impl SessionKeeper {
         no: SessionNo,
         state: SessionState,
         adopt: &Adopt,
-        decoder: &mut Decoder,
         now: Millis,
     ) -> anyhow::Result<Option<usize>> {
         let scx = &self.keeper.scx;
@@ -135,38 +138,25 @@ impl SessionKeeper {
             None,
         )
         .await?;
-        let mut messages = 0;
-        let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued).count();
         // More than a queue takes: the oldest go, as they would have gone.
-        let mut surplus = waiting.saturating_sub(max_queue);
-        for owed in &state.queue {
-            if owed.stage != Stage::Queued {
-                if let Some(message) = inflight(store, decoder, owed) {
-                    session.out_inflight().write().await.push_back(message);
-                    messages += 1;
-                }
-                continue;
-            }
-            if surplus > 0 {
-                surplus -= 1;
-                store.drop_queued(no, owed.message as u32);
-                continue;
-            }
-            if let Some(message) = queued(store, decoder, owed)
-                && session.deliver_queue().push(message).is_ok()
-            {
-                messages += 1;
-            }
-        }
+        let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued);
+        let surplus = waiting.clone().count().saturating_sub(session.deliver_queue().capacity());
+        waiting.take(surplus).for_each(|owed| store.drop_queued(no, owed.message as u32));
         // First this: its Will may be published at once.
-        self.keeper.restored(&id, no).await;
-        let tx = EngineSession::offline_restart(session.clone(), left).await?;
+        let kept = self.keeper.restored(&id, no).await;
+        *kept.live.dormant.lock() = Some(Dormant::new(store));
+        let tx = if record.will_pending {
+            // The engine knows when it is due, and how it is published.
+            EngineSession::offline_restart(session.clone(), left).await?
+        } else {
+            dormant::stand_in(self.keeper.clone(), kept, &session, left)
+        };
         // Past the guard of logins: this is no login.
         self.set(session, tx).await?;
         for (filter, options) in subscriptions {
             scx.extends.router().await.add(&filter, id.clone(), options).await?;
         }
-        Ok(Some(messages))
+        Ok(Some(state.queue.len() - surplus))
     }
 
     fn listener(&self, lid: u16) -> anyhow::Result<ListenerConfig> {
@@ -219,7 +209,7 @@ pub(super) fn offline_info(store: &Store, state: SessionState, by: Id) -> Option
 }
 
 /// A message that waits.
-fn queued(store: &Store, decoder: &mut Decoder, owed: &Owed) -> Option<(From, Publish)> {
+pub(super) fn queued(store: &Store, decoder: &mut Decoder, owed: &Owed) -> Option<(From, Publish)> {
     let bytes = store.message(owed.message)?;
     let Some((from, mut publish)) = decoder.message(&bytes) else {
         warn!(message = owed.message, "stored message was written by another version");

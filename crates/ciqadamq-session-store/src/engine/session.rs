@@ -1,10 +1,10 @@
-//! Sessions of persistent clients, with an ear on what no hook tells: PUBREC, PUBREL, DISCONNECT.
+//! Sessions of persistent clients, with an ear on what no hook tells: PUBREC ([`super::received`]), PUBREL, DISCONNECT.
 //!
-//! After each packet of its client the engine calls `keepalive` of the session, in the session's own task. What a PUBREC changes
-//! stands in the in-flight window. A PUBREL leaves no trace at all, and is told from that: every other packet leaves one. PUBRELs
-//! come in the order of their PUBRECs (MQTT-4.6.0-4), so it is for the oldest message. Should a client do something unforeseen, a
-//! message is remembered longer or shorter than it should be; it takes a reconnect and a message of the same content under the same
-//! identifier for that to be noticed.
+//! After each packet of its client the engine calls `keepalive` of the session, in the session's own task. A PUBREL leaves no
+//! trace at all, and is told from that: every other packet leaves one. PUBRELs come in the order of their PUBRECs
+//! (MQTT-4.6.0-4), so it is for the oldest message. Should a client do something unforeseen, a message is remembered longer or
+//! shorter than it should be; it takes a reconnect and a message of the same content under the same identifier for that to be
+//! noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,12 +12,11 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
-use rmqtt::inflight::MomentStatus;
 use rmqtt::session::{DefaultSession, SessionLike, SessionManager};
 use rmqtt::types::*;
-use tracing::warn;
 
 use super::keeper::{Keeper, Live, is_persistent, secs};
+use super::received::Received;
 use crate::SessionNo;
 
 pub(super) struct KeptSessions(pub(super) Arc<Keeper>);
@@ -43,6 +42,10 @@ impl SessionManager for KeptSessions {
         _last_id: Option<Id>,
     ) -> Result<Arc<dyn SessionLike>> {
         let is_persistent = is_persistent(&conn_info, fitter.session_expiry_interval(None));
+        let deliver_queue = match self.0.store.find(&id.client_id).map(|no| self.0.store.under_way(no)) {
+            Some(under_way) if is_persistent && under_way > 0 => with_room(&deliver_queue, under_way, &scx),
+            _ => deliver_queue,
+        };
         let session = DefaultSession::new(
             id.clone(),
             scx,
@@ -63,59 +66,34 @@ impl SessionManager for KeptSessions {
         }
         let live = Arc::new(Live::default());
         self.0.made(&id, live.clone());
-        Ok(Arc::new(KeptSession { inner: session, live, keeper: self.0.clone(), fitter }))
+        let received = Arc::new(Received { id, live, keeper: self.0.clone() });
+        Ok(Arc::new(KeptSession { inner: session, received, fitter }))
     }
+}
+
+/// A queue as the engine has made it, with room for more. What was sent and is to be sent again waits in it, too; without room it
+/// would be pushed out, though the queue was never full.
+fn with_room(queue: &MessageQueueType, more: usize, scx: &ServerContext) -> MessageQueueType {
+    let mut roomy = MessageQueue::new(queue.capacity() + more);
+    let (pushed, popped) = (scx.clone(), scx.clone());
+    roomy.on_push(move || pushed.stats.message_queues.inc());
+    roomy.on_pop(move || popped.stats.message_queues.dec());
+    Arc::new(roomy)
 }
 
 struct KeptSession {
     inner: DefaultSession,
-    live: Arc<Live>,
-    keeper: Arc<Keeper>,
+    received: Arc<Received>,
     fitter: FitterType,
 }
 
 impl KeptSession {
-    fn no(&self) -> Option<SessionNo> {
-        self.keeper.same(self.inner.id()).map(|kept| kept.no)
+    fn keeper(&self) -> &Arc<Keeper> {
+        &self.received.keeper
     }
 
-    /// Takes down PUBRECs; `true` if there was one.
-    ///
-    /// The PUBREL has left by now. Waiting here keeps the next packet of this client waiting, so that no more than one
-    /// delivery at a time is in that state.
-    async fn take_down_received(&self, no: SessionNo, all: bool) -> bool {
-        if self.live.awaiting.lock().is_empty() {
-            return false;
-        }
-        let mut received = Vec::new();
-        {
-            let inflight = self.inner.out_inflight().read().await;
-            let status = |id: &u16| inflight.get(*id).map(|message| message.status);
-            let mut awaiting = self.live.awaiting.lock();
-            // They come in the order in which the messages were sent (MQTT-4.6.0-3).
-            while let Some(id) = awaiting.front().copied() {
-                match status(&id) {
-                    Some(MomentStatus::UnComplete) => received.push(id),
-                    Some(_) => break,
-                    None => {}
-                }
-                awaiting.pop_front();
-            }
-            if all && received.is_empty() {
-                received.extend(awaiting.iter().filter(|id| status(id) == Some(MomentStatus::UnComplete)));
-                awaiting.retain(|id| !received.contains(id));
-            }
-        }
-        let mut last = None;
-        for id in &received {
-            last = Some(self.keeper.store.received(no, *id));
-        }
-        if let Some(commit) = last
-            && let Err(reason) = commit.done().await
-        {
-            warn!(client_id = &*self.inner.id().client_id, %reason, "PUBREC is not on disk yet");
-        }
-        !received.is_empty()
+    fn no(&self) -> Option<SessionNo> {
+        self.keeper().same(self.inner.id()).map(|kept| kept.no)
     }
 }
 
@@ -123,22 +101,21 @@ impl KeptSession {
 impl SessionLike for KeptSession {
     async fn keepalive(&self, ping: IsPing) {
         let Some(no) = self.no() else { return };
-        let seen = self.live.seen.swap(false, Ordering::Relaxed) || ping;
-        if !self.take_down_received(no, !seen).await
-            && !seen
-            && let Some(oldest) = self.keeper.store.oldest_inbound(no)
-        {
-            self.keeper.store.released(no, oldest.packet_id);
+        self.received.take_down_late(self.inner.out_inflight()).await;
+        let seen = self.received.live.seen.swap(false, Ordering::Relaxed) || ping;
+        if !seen && let Some(oldest) = self.keeper().store.oldest_inbound(no) {
+            self.keeper().store.released(no, oldest.packet_id);
         }
+        self.received.live.after_packet();
     }
 
     async fn disconnected_set(&self, d: Option<Disconnect>, reason: Option<Reason>) -> Result<()> {
-        self.live.see();
+        self.received.live.see();
         if let Some(disconnect) = &d
             && let Some(no) = self.no()
         {
             let expiry_secs = secs(self.fitter.session_expiry_interval(Some(disconnect)));
-            self.keeper.store.change(no, |record| {
+            self.keeper().store.change(no, |record| {
                 record.will_pending = false;
                 record.expiry_secs = expiry_secs;
             });
@@ -147,7 +124,7 @@ impl SessionLike for KeptSession {
     }
 
     async fn on_drop(&self) -> Result<()> {
-        self.keeper.unmade(self.inner.id());
+        self.keeper().unmade(self.inner.id());
         self.inner.on_drop().await
     }
 
@@ -164,7 +141,9 @@ impl SessionLike for KeptSession {
         self.inner.deliver_queue()
     }
     fn out_inflight(&self) -> &OutInflightType {
-        self.inner.out_inflight()
+        let window = self.inner.out_inflight();
+        self.received.listen(window);
+        window
     }
     async fn subscriptions(&self) -> Result<SessionSubs> {
         self.inner.subscriptions().await

@@ -161,3 +161,32 @@ fn space_comes_back() {
     drop(store);
     assert_eq!(all(&open(dir.path())).sessions.len(), 1);
 }
+
+#[test]
+fn a_session_of_another_store_goes_on_under_the_same_identifiers() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let no = store.begin(record("c"));
+    // As they were sent there, with the end of a round in between; then what was not sent.
+    let sent = [(49_150, Stage::Received), (49_151, Stage::Sent), (1, Stage::Sent), (7, Stage::Sent)];
+    for (packet_id, stage) in sent {
+        let number = store.inherit(&[1; 10], LATER, to(no, 2), Some(packet_id), stage).unwrap();
+        assert!(number.is_some(), "{packet_id}");
+    }
+    for packet_id in [7, 0, 49_152, u16::MAX] {
+        assert_eq!(store.inherit(b"x", LATER, to(no, 2), Some(packet_id), Stage::Sent), Ok(None), "{packet_id}");
+    }
+    let waits = store.inherit(b"waits", LATER, to(no, 1), None, Stage::Queued).unwrap().unwrap();
+    store.so_far().wait().unwrap();
+    drop(store);
+
+    let store = open(dir.path());
+    let no = store.find("c").unwrap();
+    let queue = store.session(no).unwrap().queue;
+    let found: Vec<_> = queue.iter().map(|owed| (owed.packet_id(), owed.stage)).collect();
+    assert_eq!(found[..4], sent);
+    assert_eq!((store.under_way(no), found[4].1), (4, Stage::Queued));
+    assert_eq!(store.deliver(no, waits as u32), Some(found[4].0));
+    sent.iter().for_each(|(packet_id, _)| store.acknowledged(no, *packet_id));
+    assert_eq!(store.status().owed, 1);
+}

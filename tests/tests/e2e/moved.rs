@@ -1,0 +1,126 @@
+//! A session that moves from node to node is on the disk of the node that has it, with all it is owed.
+
+use std::time::Duration;
+
+use ciqadamq_tests::mqtt::{Event, Packet, kind};
+use ciqadamq_tests::{Client, Cluster, Version, WAIT, eventually};
+
+const TOPIC: &str = "chat/ua/x";
+
+/// Publishes until a device that just subscribed gets it: from then on the publisher's node knows the subscription.
+fn known(publisher: &mut Client, device: &mut Client) {
+    eventually("the subscription on the publisher's node", || {
+        publisher.publish_ok(TOPIC, "ready", 1);
+        device.message_within(Duration::from_millis(200)).ok()
+    });
+}
+
+fn is_pubrel(event: &Event, id: u16) -> bool {
+    matches!(event, Event::Packet(Packet::Ack { kind: kind::PUBREL, id: of, .. }) if *of == id)
+}
+
+#[test]
+fn a_session_that_moved_survives_a_crash_of_the_node_it_came_to() {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    for version in Version::COMMON {
+        let mut publisher = cluster[3].client(&root, Version::V5, "backend");
+        let connect = ua.connect(version, "phone").persistent(600);
+        let (mut phone, _) = cluster[1].connect(&connect).accepted();
+        assert_eq!(phone.try_subscribe(&[(TOPIC, 2)]), [2]);
+        known(&mut publisher, &mut phone);
+        assert!(phone.ping());
+        // What comes late of the above is acknowledged, too.
+        publisher.publish_ok(TOPIC, "begin", 1);
+        phone.until(TOPIC, "begin");
+        phone.auto_ack = false;
+        // One of which only the end is owed, two that were sent, and twenty that wait.
+        let mut sent = Vec::new();
+        for n in 0..3 {
+            publisher.publish_ok(TOPIC, &n.to_string(), if n == 2 { 1 } else { 2 });
+            sent.push(phone.expect(TOPIC, &n.to_string()));
+        }
+        let owed = sent[0].packet_id.unwrap();
+        phone.ack(kind::PUBREC, owed);
+        let next = phone.next(WAIT);
+        assert!(is_pubrel(&next, owed), "{next:?}");
+        phone.cut();
+        cluster[1].rest.wait_offline("phone");
+        for n in 3..23 {
+            publisher.publish_ok(TOPIC, &n.to_string(), 1 + (n % 2) as u8);
+        }
+        // The other node, which is killed as soon as the client is in.
+        let (phone, connack) = cluster[2].connect(&connect).accepted();
+        assert!(connack.session_present);
+        cluster.kill(2);
+        drop(phone);
+        cluster[2].spawn();
+        cluster.wait_ready();
+        let (mut phone, connack) = cluster[2].connect(&connect).accepted();
+        assert!(connack.session_present, "{version:?}");
+        phone.auto_ack = false;
+        let mut texts = Vec::new();
+        let mut released = false;
+        while texts.len() < 22 {
+            match phone.next(WAIT) {
+                Event::Packet(Packet::Publish(message)) => {
+                    let of = &sent[(texts.len() + 1).min(2)];
+                    if texts.len() < 2 {
+                        assert_eq!((message.packet_id, message.dup), (of.packet_id, true), "{version:?}");
+                    }
+                    texts.push(message.text());
+                    phone.ack(if message.qos == 2 { kind::PUBREC } else { kind::PUBACK }, message.packet_id.unwrap());
+                }
+                Event::Packet(Packet::Ack { kind: kind::PUBREL, id, .. }) => {
+                    released |= id == owed;
+                    phone.ack(kind::PUBCOMP, id);
+                }
+                other => panic!("{version:?}, after {texts:?}: {other:?}"),
+            }
+        }
+        assert!(released, "the exchange that was past its PUBREC is not ended");
+        let expected: Vec<String> = (1..23).map(|n| n.to_string()).collect();
+        assert_eq!(texts, expected, "{version:?}");
+        drop(phone);
+        cluster[2].rest.delete("/api/v1/sessions/phone");
+        cluster[2].rest.wait_gone("phone");
+    }
+}
+
+#[test]
+fn what_is_published_on_another_node_while_a_sessions_node_restarts_is_there_when_it_is_back() {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let mut publisher = cluster[3].client(&root, Version::V5, "backend");
+    let connect = ua.connect(Version::V5, "phone").persistent(600);
+    let (mut phone, _) = cluster[2].connect(&connect).accepted();
+    phone.subscribe(&[TOPIC]);
+    known(&mut publisher, &mut phone);
+    publisher.publish_ok(TOPIC, "begin", 1);
+    phone.until(TOPIC, "begin");
+    assert!(phone.ping());
+    phone.disconnect();
+    cluster[2].rest.wait_offline("phone");
+    let mut n = 0;
+    let mut publish = |count: u32| {
+        for _ in 0..count {
+            publisher.publish_ok(TOPIC, &n.to_string(), 1);
+            n += 1;
+        }
+    };
+    publish(10);
+    cluster.kill(2);
+    cluster[2].spawn();
+    publish(10);
+    cluster.wait_ready();
+    publish(10);
+    let (mut phone, connack) = cluster[2].connect(&connect).accepted();
+    assert!(connack.session_present);
+    // In order; at QoS 1 what its node had when it was killed, and had not said so, may come again.
+    let mut next = 0;
+    while next < n {
+        let number: u32 = phone.message().text().parse().unwrap();
+        assert!(number <= next, "{number} came before {next}");
+        next = next.max(number + 1);
+    }
+}
