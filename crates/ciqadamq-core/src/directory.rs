@@ -74,6 +74,15 @@ pub trait UserDirectory: Send + Sync {
     /// A page of users in order.
     fn list(&self, query: &UserQuery) -> Result<UserPage, DirectoryError>;
 
+    /// Waits until reads show all that was acknowledged before this call, on whatever node. Without it they may be of a moment
+    /// ago, where this node could not be reached when a change was made.
+    ///
+    /// # Errors
+    /// If that cannot be known now.
+    async fn up_to_date(&self) -> Result<(), DirectoryError> {
+        Ok(())
+    }
+
     /// Makes a change. When it returns `Ok` the change is on disk and every observer has been told.
     async fn execute(&self, command: Command) -> Result<Applied, ExecuteError>;
 

@@ -87,6 +87,12 @@ impl Call {
         Ok(self.app.deps.directory.get(username)?)
     }
 
+    /// The user as it is on all nodes: this one may just be back, and not know yet what was done meanwhile.
+    pub(crate) async fn latest(&self, username: &str) -> Result<Option<Arc<User>>, ApiError> {
+        self.app.deps.directory.up_to_date().await?;
+        self.user(username)
+    }
+
     /// Makes a change and writes the audit line.
     ///
     /// It runs as a task of its own: a client that hangs up may miss the answer, but not split the change from its

@@ -176,7 +176,7 @@ pub(crate) async fn create_user(req: &mut Request, depot: &mut Depot) -> Answer 
     let new = CreateUser::read(read_object(req, config.body_bytes_max, config.request_timeout).await?)?;
     let exists = || ApiError::from(ciqadamq_core::ExecuteError::Rejected(ciqadamq_core::Rejection::Exists));
     // Told now, a repeated creation costs no hash. The directory decides again when it is executed.
-    if call.user(new.username.as_str())?.is_some() {
+    if call.user(new.username.as_str())?.is_some() && call.latest(new.username.as_str()).await?.is_some() {
         return Err(exists());
     }
     let view = UserView {
@@ -243,7 +243,11 @@ pub(crate) async fn change_user(req: &mut Request, depot: &mut Depot) -> Answer 
     let call = Call::of(depot)?;
     let config = &call.app.config;
     let change = ChangeUser::read(read_object(req, config.body_bytes_max, config.request_timeout).await?)?;
-    let username = call.user(&call.parameter)?.ok_or_else(ApiError::no_such_user)?.username.clone();
+    let user = match call.user(&call.parameter)? {
+        None => call.latest(&call.parameter).await?,
+        known => known,
+    };
+    let username = user.ok_or_else(ApiError::no_such_user)?.username.clone();
     let fields = change.fields();
     let password = match change.password {
         Some(password) => Some(hash(call, password).await?),

@@ -39,7 +39,6 @@ pub struct Epoch {
     pub got: BTreeSet<String>,
 }
 
-#[derive(Default)]
 pub struct Ledger {
     /// By username: the passwords it may have; `None` = it does not exist.
     users: Mutex<BTreeMap<String, Possible>>,
@@ -48,6 +47,23 @@ pub struct Ledger {
     /// When something was done to a node.
     disturbed: Mutex<Vec<(u8, Instant)>>,
     violations: Mutex<Vec<String>>,
+    /// What was asked for each user, and how it was answered.
+    history: Mutex<BTreeMap<String, Vec<String>>>,
+    began: Instant,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            users: Mutex::default(),
+            acked: Mutex::default(),
+            epochs: Mutex::default(),
+            disturbed: Mutex::default(),
+            violations: Mutex::default(),
+            history: Mutex::default(),
+            began: Instant::now(),
+        }
+    }
 }
 
 impl Ledger {
@@ -80,6 +96,20 @@ impl Ledger {
         self.disturbed.lock().unwrap().push((node, Instant::now()));
     }
 
+    /// Writes down what became of a request that began at `asked`.
+    pub fn note(&self, username: &str, asked: Instant, what: &str) {
+        let (from, to) = (asked.duration_since(self.began), self.began.elapsed());
+        let line = format!("{:.3} to {:.3} s: {what}", from.as_secs_f64(), to.as_secs_f64());
+        self.history.lock().unwrap().entry(username.into()).or_default().push(line);
+    }
+
+    /// A user is not what it should be: what led to that, and what the nodes say.
+    pub fn user_violation(&self, username: &str, text: &str) {
+        let history = self.history.lock().unwrap().get(username).cloned().unwrap_or_default();
+        let last = history.len().saturating_sub(12);
+        self.violation(format!("user {username} {text}\n    {}", history[last..].join("\n    ")));
+    }
+
     pub fn violation(&self, text: String) {
         eprintln!("VIOLATION: {text}");
         self.violations.lock().unwrap().push(text);
@@ -90,6 +120,14 @@ impl Ledger {
         self.check_users(cluster);
         self.check_messages();
         let violations = self.violations.lock().unwrap();
+        for username in self.history.lock().unwrap().keys().filter(|name| violations.iter().any(|v| v.contains(*name)))
+        {
+            for node in cluster.ids() {
+                let log = cluster[node].log();
+                let lines = log.lines().filter(|line| line.contains(&format!("username={username} ")));
+                lines.for_each(|line| println!("node {node}: {line}"));
+            }
+        }
         assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
     }
 
@@ -102,7 +140,7 @@ impl Ledger {
             let exists = names.contains(username);
             if !possible.iter().any(|p| p.is_some() == exists) {
                 let is = if exists { "is there again" } else { "is lost" };
-                self.violation(format!("user {username} {is}: possible is {possible:?}"));
+                self.user_violation(username, &format!("{is}: possible is {possible:?}"));
                 continue;
             }
             if !exists {

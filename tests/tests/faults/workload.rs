@@ -118,33 +118,35 @@ fn change_users(shared: &Shared, mut random: Random, worker: u64) {
             return;
         }
         let name = format!("w{worker}u{}", random.below(USERS));
-        let rest = &shared.rest[random.below(3) as usize];
+        let node = random.below(3) as usize;
+        let (rest, asked) = (&shared.rest[node], Instant::now());
         let before = ledger.possible(&name);
         let password = format!("p{round}-{worker}");
         let exists = before.iter().any(Option::is_some);
-        let (after, status) = match (exists, random.below(3)) {
+        let (method, after, status) = match (exists, random.below(3)) {
             (false, _) => {
                 let body = json!({"username": name, "userid": format!("x{worker}"), "password": password});
                 ledger.may_become(&name, Some(&password));
-                (Some(password.as_str()), ask(rest, "POST", "/api/v1/users", Some(&body)))
+                ("POST", Some(password.as_str()), ask(rest, "POST", "/api/v1/users", Some(&body)))
             }
             (true, 0) => {
                 ledger.may_become(&name, None);
-                (None, ask(rest, "DELETE", &format!("/api/v1/users/{name}"), None))
+                ("DELETE", None, ask(rest, "DELETE", &format!("/api/v1/users/{name}"), None))
             }
             (true, _) => {
                 ledger.may_become(&name, Some(&password));
                 let body = json!({"password": password});
-                (Some(password.as_str()), ask(rest, "PATCH", &format!("/api/v1/users/{name}"), Some(&body)))
+                ("PATCH", Some(password.as_str()), ask(rest, "PATCH", &format!("/api/v1/users/{name}"), Some(&body)))
             }
         };
+        ledger.note(&name, asked, &format!("{method} on node {}: {status:?}", node + 1));
         shared.counts.changes.fetch_add(1, Ordering::Relaxed);
         let was_sure = before.len() == 1;
         match status {
             Some(200 | 201 | 204) => ledger.became(&name, after),
             // Not there, or there already: possible only if it was not sure.
             Some(status @ (404 | 409)) if was_sure => {
-                ledger.violation(format!("user {name} should be {before:?}, a change is answered with {status}"));
+                ledger.user_violation(&name, &format!("should be {before:?}, a change is answered with {status}"));
             }
             // A change without an answer may be made later than one that is answered: all stays possible.
             Some(404 | 409) => {}

@@ -131,6 +131,11 @@ impl UserDirectory for ReplicatedUsers {
         self.node.store.list(query)
     }
 
+    async fn up_to_date(&self) -> Result<(), DirectoryError> {
+        self.readable()?;
+        formation::up_to_date(&self.node).await.map_err(|reason| DirectoryError { reason })
+    }
+
     async fn execute(&self, command: Command) -> Result<Applied, ExecuteError> {
         store::check(&command)?;
         self.readable().map_err(|e| ExecuteError::Unavailable(e.reason))?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ciqadamq_core::{NodeId, Reachability};
 use futures::future::join_all;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::node::{Node, is_leader};
 use super::service::{hello, read_index};
@@ -24,6 +24,8 @@ const HELLO: Duration = Duration::from_secs(1);
 /// Time for the leader to ask its quorum, and to apply what is missing, before both are tried again.
 const READ_INDEX: Duration = Duration::from_secs(2);
 const APPLY: Duration = Duration::from_secs(5);
+/// How long a leader with a quorum is looked for by who wants to know the latest. Longer than an election.
+const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// Pause between tries, and between looks at a running cluster.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -58,6 +60,11 @@ async fn catch_up(node: &Node) -> Result<(), String> {
     if let Some(reason) = not_the_only_one(node).await {
         return Err(reason);
     }
+    apply_all(node).await
+}
+
+/// Waits until this node has applied all that was acknowledged before.
+async fn apply_all(node: &Node) -> Result<(), String> {
     let index = read_index_from_leader(node).await?;
     let mut applied = node.progress.applied();
     let waited = timeout(APPLY, applied.wait_for(|last| last.is_some_and(|last| last.index >= index))).await;
@@ -66,6 +73,17 @@ async fn catch_up(node: &Node) -> Result<(), String> {
         _ => {
             let at = node.progress.applied().borrow().map_or(0, |last| last.index);
             Err(format!("catching up: entry {at} of {index} is applied"))
+        }
+    }
+}
+
+/// The same, with some patience for a new leader.
+pub(crate) async fn up_to_date(node: &Node) -> Result<(), String> {
+    let until = Instant::now() + LEADER_WAIT;
+    loop {
+        match apply_all(node).await {
+            Err(_) if Instant::now() < until => sleep(TRY_EVERY).await,
+            outcome => return outcome,
         }
     }
 }

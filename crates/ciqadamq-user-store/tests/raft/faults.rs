@@ -66,6 +66,27 @@ async fn a_node_that_was_away_lets_nobody_in_before_it_knows_what_it_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_for_the_latest_is_not_told_of_a_moment_ago() {
+    let cluster = Cluster::of_three().await;
+    cluster.users(1).execute(create("goes")).await.unwrap();
+    let away = cluster.leader(1).await % 3 + 1;
+    for _ in 0..3 {
+        cluster.net.isolate(away);
+        let other = away % 3 + 1;
+        cluster.users(other).execute(delete("goes")).await.unwrap();
+        assert!(cluster.users(away).get("goes").unwrap().is_some(), "it goes on with what it knows");
+        cluster.net.heal();
+        cluster.users(away).up_to_date().await.unwrap();
+        assert!(cluster.users(away).get("goes").unwrap().is_none());
+        cluster.users(away).execute(create("goes")).await.unwrap();
+    }
+    for other in [away % 3 + 1, (away + 1) % 3 + 1] {
+        cluster.net.isolate(other);
+    }
+    assert!(cluster.users(away).up_to_date().await.is_err(), "without a quorum nobody knows");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_cut_off_changes_nothing_and_the_others_go_on() {
     let cluster = Cluster::of_three().await;
     cluster.users(1).execute(create("before")).await.unwrap();
