@@ -39,7 +39,7 @@ impl Handler for Hooks {
 
 impl Hooks {
     async fn authenticate(&self, connect: &ConnectInfo, acc: Option<HookResult>) -> ReturnType {
-        let _judging = self.0.judging(connect.ipaddress());
+        let judging = self.0.judging(connect.id());
         let will = connect.last_will();
         let login = Login {
             username: connect.username().map(|name| &**name),
@@ -48,6 +48,7 @@ impl Hooks {
             address: connect.ipaddress().map(|address| address.ip()),
             will: will.as_ref().map(will_of),
             tag: tag_of(connect.id()),
+            gone: &judging.gone,
         };
         let is_v5 = connect.proto_ver() == MQTT_LEVEL_5;
         let username = login.username.unwrap_or_default();

@@ -14,6 +14,7 @@ mod config;
 mod connection;
 mod farewell;
 mod fast;
+mod gone;
 mod guard;
 mod handover;
 mod hooks;

@@ -8,6 +8,7 @@ use ciqadamq_core::{
     AUDIT, AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
     PublishRefusal, Revision, Secret, Subject, User, UserDirectory, Username,
 };
+use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use crate::brake::{Attempt, Brake};
@@ -32,6 +33,8 @@ pub struct Login<'a> {
     pub will: Option<WillOf<'a>>,
     /// tells this login from others, see [`Principal::tag`]
     pub tag: u64,
+    /// told when the client has gone away: then nobody waits for the verdict
+    pub gone: &'a Notify,
 }
 
 /// What is judged of a Will Message.
@@ -58,6 +61,8 @@ pub enum Refusal {
     Braked,
     /// the hashing pool has no room
     Busy,
+    /// the client went away while its password waited to be hashed
+    Gone,
     /// the user directory does not answer
     DirectoryUnavailable,
     /// the user may not log in
@@ -79,6 +84,7 @@ impl Refusal {
             Self::WrongPassword => "wrong_password",
             Self::Braked => "braked",
             Self::Busy => "busy",
+            Self::Gone => "gone",
             Self::DirectoryUnavailable => "directory_unavailable",
             Self::Disabled => "disabled",
             Self::ForeignClientId => "foreign_client_id",
@@ -198,7 +204,7 @@ impl Judge {
             }
             Refusal::DirectoryUnavailable
         })?;
-        let user = self.authenticate(username, user, &Secret::new(password), login.address).await?;
+        let user = self.authenticate(username, user, &Secret::new(password), login).await?;
         if user.disabled {
             return Err(Refusal::Disabled);
         }
@@ -228,16 +234,24 @@ impl Judge {
         username: &str,
         user: Option<Arc<User>>,
         password: &Secret,
-        address: Option<IpAddr>,
+        login: &Login<'_>,
     ) -> Result<Arc<User>, Refusal> {
         if let Some(user) = &user
             && self.fast.knows(user, password)
         {
             return Ok(user.clone());
         }
-        let attempts = self.attempt(username, address).ok_or(Refusal::Braked)?;
+        let attempts = self.attempt(username, login.address).ok_or(Refusal::Braked)?;
         let stored = user.as_ref().map_or(&self.decoy, |u| &u.password);
-        match self.pool.verify(stored, password).await {
+        let verdict = tokio::select! {
+            verdict = self.pool.verify(stored, password) => verdict,
+            // What waits in the pool without an asker is thrown away.
+            () = login.gone.notified() => {
+                attempts.into_iter().for_each(|a| a.cancel());
+                return Err(Refusal::Gone);
+            }
+        };
+        match verdict {
             // Whoever hits the decoy's random password is still nobody.
             Ok(true) if user.is_some() => attempts.into_iter().for_each(|a| a.succeed()),
             Ok(_) => return Err(if user.is_some() { Refusal::WrongPassword } else { Refusal::UnknownUser }),

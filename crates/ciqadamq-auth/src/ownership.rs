@@ -21,7 +21,7 @@ use tokio::sync::{Notify, Semaphore};
 use tracing::{info, warn};
 
 use crate::config::AuthConfig;
-use crate::farewell::{Farewells, Word};
+use crate::farewell::{Connection, Farewells, Word};
 use crate::login::Judge;
 use crate::metrics::AuthMetrics;
 use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
@@ -70,7 +70,7 @@ pub(crate) struct Ownership {
     farewells: Arc<Farewells>,
     pub(crate) defer_unknown: bool,
     /// Clients whose CONNECT is complete and has no answer yet. Bounded by the connections that are open.
-    judging: DashMap<SocketAddr, ()>,
+    judging: DashMap<SocketAddr, Judged>,
     log: LogBudget,
     /// Logins that could not be judged, by tag: told "server unavailable" by the guard.
     unjudged: DashMap<u64, Instant>,
@@ -88,13 +88,24 @@ struct Pending {
     is_v5: bool,
 }
 
+/// A client whose CONNECT is being judged.
+struct Judged {
+    connection: Option<Connection>,
+    gone: Arc<Notify>,
+}
+
 /// A CONNECT that is being judged, until dropped.
-pub(crate) struct Judging<'a>(&'a DashMap<SocketAddr, ()>, Option<SocketAddr>);
+pub(crate) struct Judging<'a> {
+    all: &'a DashMap<SocketAddr, Judged>,
+    client: Option<SocketAddr>,
+    /// told when the client has gone away
+    pub(crate) gone: Arc<Notify>,
+}
 
 impl Drop for Judging<'_> {
     fn drop(&mut self) {
-        if let Some(client) = self.1 {
-            self.0.remove(&client);
+        if let Some(client) = self.client {
+            self.all.remove_if(&client, |_, judged| Arc::ptr_eq(&judged.gone, &self.gone));
         }
     }
 }
@@ -163,12 +174,19 @@ impl Ownership {
         self.pending.get(&tag_of(id)).map(|pending| pending.principal.clone())
     }
 
-    /// Notes that the CONNECT of `client` is complete, for as long as it is being judged.
-    pub(crate) fn judging(&self, client: Option<SocketAddr>) -> Judging<'_> {
+    /// Notes that a CONNECT is complete, for as long as it is being judged.
+    pub(crate) fn judging(&self, id: &Id) -> Judging<'_> {
+        let (client, gone) = (id.remote_addr, Arc::new(Notify::new()));
         if let Some(client) = client {
-            self.judging.insert(client, ());
+            let connection = self.sessions.connection(id);
+            self.judging.insert(client, Judged { connection, gone: gone.clone() });
         }
-        Judging(&self.judging, client)
+        Judging { all: &self.judging, client, gone }
+    }
+
+    /// The connections whose CONNECT is being judged, and who wants to hear of their end.
+    pub(crate) fn connections_judged(&self) -> Vec<(Connection, Arc<Notify>)> {
+        self.judging.iter().filter_map(|judged| Some((judged.connection?, judged.gone.clone()))).collect()
     }
 
     /// The clients whose CONNECT is being judged.

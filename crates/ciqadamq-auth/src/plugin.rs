@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use crate::config::AuthConfig;
 use crate::connection::Connections;
 use crate::farewell::Farewells;
+use crate::gone;
 use crate::guard::Guarded;
 use crate::hooks;
 use crate::laggards::Laggards;
@@ -174,6 +175,7 @@ impl Plugin for AuthPlugin {
         let Parts { ownership, sessions, farewells, .. } = self.parts.clone();
         tokio::spawn(async move { farewells.run().await });
         tokio::spawn(ownership.clone().run());
+        tokio::spawn(gone::watch(ownership.clone(), self.parts.pool.clone()));
         let metrics = ownership.metrics.clone();
         let (silent, lag_max) = self.watches;
         if let Some(silent) = silent {

@@ -179,6 +179,152 @@ fn slowness() -> u32 {
     1 + (late.as_millis() / 20) as u32
 }
 
+/// A client of the storm: it tries until it is in, with pauses as such clients make them.
+enum Coming {
+    /// tries again then
+    Away(Instant),
+    Asked(Box<Client>, Instant),
+    In(Box<Client>),
+}
+
+impl Coming {
+    /// How long a client waits for CONNACK.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Goes on; `pause` is how long it stays away after a failure.
+    fn step(self, broker: &Broker, connect: &Connect, pause: Duration) -> Self {
+        match self {
+            Self::Away(until) if Instant::now() < until => Self::Away(until),
+            Self::Away(_) => match Client::open(connect, broker.tcp) {
+                Ok(mut client) => {
+                    client.send(&connect.encode());
+                    Self::Asked(Box::new(client), Instant::now())
+                }
+                Err(_) => Self::Away(Instant::now() + pause),
+            },
+            Self::Asked(mut client, since) => match client.next(Duration::from_micros(100)) {
+                Event::Packet(Packet::Connack { code: 0, .. }) => Self::In(client),
+                Event::Timeout if since.elapsed() < Self::PATIENCE => Self::Asked(client, since),
+                _ => Self::Away(Instant::now() + pause),
+            },
+            Self::In(client) => Self::In(client),
+        }
+    }
+}
+
+/// All clients of a broker that was restarted come back in the same moment, and again and again until they are in: with their
+/// verifiers on the disk, and with every password to be hashed.
+#[test]
+#[ignore = "takes minutes, and wants the machine for itself and 11,000 open files"]
+fn ten_thousand_clients_that_come_back_at_once_are_all_in_before_long() {
+    const USERS: usize = 2_000;
+    const CLIENTS: usize = 10_000;
+    const THREADS: usize = 16;
+    for pepper in [Some("0123456789abcdef0123456789abcdef"), None] {
+        // They all come from one address here.
+        let mut options = BrokerOptions::new().minimal().set("limits.unauthenticated_per_address", 0);
+        if let Some(pepper) = pepper {
+            options = options.set("auth.pepper", pepper);
+        }
+        let mut broker = Broker::start(options);
+        let names: Vec<String> = (0..USERS).map(|n| format!("u{n}")).collect();
+        let accounts: Vec<_> = thread::scope(|scope| {
+            let parts: Vec<_> = names
+                .chunks(USERS.div_ceil(THREADS))
+                .map(|part| {
+                    let broker = &broker;
+                    scope.spawn(move || part.iter().map(|name| broker.user(name)).collect::<Vec<_>>())
+                })
+                .collect();
+            parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+        });
+        // Everybody was here before.
+        thread::scope(|scope| {
+            for part in accounts.chunks(USERS.div_ceil(THREADS)) {
+                let broker = &broker;
+                scope.spawn(move || {
+                    for account in part {
+                        broker.client(account, Version::V5, &format!("{}-first", account.userid)).disconnect();
+                    }
+                });
+            }
+        });
+        broker.restart();
+        let begun = Instant::now();
+        let tries = AtomicU32::new(0);
+        let clients: Vec<_> = thread::scope(|scope| {
+            let parts: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (broker, accounts, tries) = (&broker, &accounts, &tries);
+                    scope.spawn(move || {
+                        let mut clients: Vec<_> = (thread..CLIENTS)
+                            .step_by(THREADS)
+                            .map(|n| {
+                                let connect = accounts[n % USERS].connect(Version::COMMON[n % 2], &format!("c{n}"));
+                                // A second, more or less.
+                                let pause = Duration::from_millis(500 + (n as u64 * 7919) % 1_000);
+                                (connect, pause, Some(Coming::Away(begun)))
+                            })
+                            .collect();
+                        let is_out = |coming: &Option<Coming>| !matches!(coming, Some(Coming::In(_)));
+                        while clients.iter().any(|(.., coming)| is_out(coming)) {
+                            assert!(begun.elapsed() < Duration::from_secs(240), "they are not in");
+                            for (connect, pause, coming) in &mut clients {
+                                let was_away = matches!(coming, Some(Coming::Away(_)));
+                                *coming = coming.take().map(|coming| coming.step(broker, connect, *pause));
+                                let asks = was_away && matches!(coming, Some(Coming::Asked(..)));
+                                tries.fetch_add(u32::from(asks), Ordering::Relaxed);
+                            }
+                        }
+                        clients
+                    })
+                })
+                .collect();
+            parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+        });
+        let took = begun.elapsed();
+        let tries = tries.into_inner();
+        let resident = broker.resident_kb();
+        println!("pepper {}: {CLIENTS} in after {took:?}, {tries} tries, resident {resident:?} KB", pepper.is_some());
+        assert_eq!(clients.len(), CLIENTS);
+        assert!(took < Duration::from_secs(if pepper.is_some() { 60 } else { 180 }), "{took:?}");
+        // And they stay.
+        let stays = |coming: Option<Coming>| match coming {
+            Some(Coming::In(mut client)) => client.ping(),
+            _ => false,
+        };
+        assert!(clients.into_iter().all(|(.., coming)| stays(coming)));
+    }
+}
+
+#[test]
+fn no_password_is_hashed_for_clients_that_are_gone() {
+    const LEAVING: usize = 100;
+    let options = BrokerOptions::new()
+        .set("auth.cache_ttl_secs", 0)
+        .set("auth.hash_concurrency", 1)
+        .set("auth.argon2.m_cost", 65_536)
+        .set("auth.argon2.t_cost", 4);
+    let broker = Broker::start(options);
+    let ua = broker.user("ua");
+    for link in Link::both() {
+        let before = broker.rest.metric("ciqadamq_auth_logins_total", &["gone"]);
+        for n in 0..LEAVING {
+            let mut connect = ua.connect(Version::COMMON[n % 2], &format!("leaving{n}"));
+            connect.link = link.clone();
+            let mut client = Client::open(&connect, broker.addr(&link)).unwrap();
+            client.send(&connect.encode());
+            client.cut();
+        }
+        eventually("most are noticed", || {
+            let gone = broker.rest.metric("ciqadamq_auth_logins_total", &["gone"]) - before;
+            (gone > LEAVING as f64 / 2.0).then_some(())
+        });
+        // Nobody is held responsible for having left.
+        assert!(broker.client(&ua, Version::V5, "staying").ping());
+    }
+}
+
 #[test]
 fn an_unknown_user_costs_as_much_time_as_a_wrong_password() {
     let options = BrokerOptions::new().set("auth.argon2.m_cost", 4096).set("auth.argon2.t_cost", 2);

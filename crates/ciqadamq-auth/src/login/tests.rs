@@ -72,8 +72,12 @@ fn login<'a>(username: &'a str, password: &'a str) -> Login<'a> {
         address: Some(IpAddr::from([192, 0, 2, 1])),
         will: None,
         tag: 7,
+        gone: &THERE,
     }
 }
+
+/// A client that stays.
+static THERE: Notify = Notify::const_new();
 
 async fn verdict(judge: &Judge, login: Login<'_>, owner: Option<&str>) -> Result<Arc<Principal>, Refusal> {
     judge.judge(&login, async |_: &str, userid: &str| owner.is_some_and(|owner| owner != userid)).await
@@ -176,6 +180,20 @@ async fn a_host_is_one_address_to_the_brake_however_it_writes_itself() {
         }
         assert_eq!(refusals, [Refusal::UnknownUser, Refusal::UnknownUser, Refusal::Braked], "{same:?}");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_is_gone_is_not_hashed_for_and_not_held_responsible() {
+    let slow = phc::HashParams { m_cost: 65_536, t_cost: 4, p_cost: 1 };
+    let user = User { password: phc::hash(b"pw", slow).unwrap(), ..alice("pw") };
+    let (judge, _) = judge_of(Some(user), false).await;
+    let gone = Notify::new();
+    for _ in 0..5 {
+        gone.notify_one();
+        let left = Login { gone: &gone, ..login("alice", "pw") };
+        assert_eq!(verdict(&judge, left, None).await.unwrap_err(), Refusal::Gone);
+    }
+    assert!(verdict(&judge, login("alice", "pw"), None).await.is_ok(), "she is braked");
 }
 
 #[tokio::test]
