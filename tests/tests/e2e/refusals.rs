@@ -80,7 +80,7 @@ fn one_subscribe_is_answered_filter_by_filter() {
 
 #[test]
 fn a_flood_of_refused_publishes_costs_neither_memory_nor_log() {
-    const FLOOD: u32 = 20_000;
+    const FLOOD: u32 = 100_000;
     let broker = dropping();
     let ua = broker.user("ua");
     let mut client = broker.client(&ua, Version::V5, "flooder");

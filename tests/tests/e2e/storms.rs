@@ -1,4 +1,6 @@
-//! Many at once: silent sockets, guesses, and two users who want one client id.
+//! Many at once: silent sockets, guesses, all clients after a restart, and two users who want one client id.
+//!
+//! What takes minutes is run by `cargo nextest run --workspace --run-ignored only -E 'test(/^storms::/)' --no-capture -j1`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ciqadamq_tests::mqtt::Answer;
+use ciqadamq_tests::mqtt::{Answer, Event, Packet};
 use ciqadamq_tests::{Broker, BrokerOptions, Client, Connect, Link, Version, eventually};
 
 /// The value that so many of a hundred do not exceed.
@@ -111,11 +113,19 @@ fn unauthenticated_connections_are_bounded_in_total_and_by_address() {
     }
 }
 
-/// With the cost of a real password and the brakes as an operator has them.
 #[test]
 fn a_flood_of_wrong_passwords_spares_a_good_login_and_messages() {
-    const GUESSERS: usize = 40;
-    const FLOOD: Duration = Duration::from_secs(6);
+    guesses(40, Duration::from_secs(6));
+}
+
+#[test]
+#[ignore = "takes a minute, and wants the machine for itself"]
+fn a_minute_of_wrong_passwords_from_200_connections_spares_a_good_login_and_messages() {
+    guesses(200, Duration::from_secs(60));
+}
+
+/// With the cost of a real password and the brakes as an operator has them.
+fn guesses(guessers: usize, time: Duration) {
     let broker = Broker::start(BrokerOptions::new().minimal());
     let (ua, ub) = (broker.user("ua"), broker.user("ub"));
     let mut watcher = broker.watch();
@@ -125,7 +135,7 @@ fn a_flood_of_wrong_passwords_spares_a_good_login_and_messages() {
     let (stop, guesses) = (AtomicBool::new(false), AtomicU32::new(0));
     let (mut logins, mut messages, mut peak) = (Vec::new(), Vec::new(), before);
     thread::scope(|scope| {
-        for guesser in 0..GUESSERS {
+        for guesser in 0..guessers {
             let (broker, stop, guesses) = (&broker, &stop, &guesses);
             scope.spawn(move || {
                 let mut n = 0;
@@ -141,7 +151,7 @@ fn a_flood_of_wrong_passwords_spares_a_good_login_and_messages() {
             });
         }
         let begun = Instant::now();
-        while begun.elapsed() < FLOOD {
+        while begun.elapsed() < time {
             let since = Instant::now();
             let (good, _) = broker.connect(&ua.connect(Version::V5, "good")).accepted();
             logins.push(since.elapsed());

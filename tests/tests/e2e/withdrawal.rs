@@ -1,11 +1,11 @@
 //! Taking a right away ends what was built on it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ciqadamq_tests::mqtt::{Publish, reason};
-use ciqadamq_tests::{Account, Broker, Client, Connect, Link, Outcome, Version};
+use ciqadamq_tests::{Account, Broker, Client, Connect, Link, Outcome, Version, eventually};
 use serde_json::{Value, json};
 
 /// One connection of each kind.
@@ -145,7 +145,7 @@ fn a_user_deleted_while_she_publishes_is_stopped() {
     for version in Version::COMMON {
         let ua = broker.user("ua");
         let mut client = broker.client(&ua, version, "chatty");
-        let deleted = AtomicBool::new(false);
+        let (published, deleted) = (AtomicU32::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             let publisher = scope.spawn(|| {
                 let mut after = 0;
@@ -154,11 +154,11 @@ fn a_user_deleted_while_she_publishes_is_stopped() {
                     match client.publish(&Publish::new("chatsync", if late { "late" } else { "x" }, 1)) {
                         Outcome::Closed(_) => return after,
                         Outcome::Acked(0 | 0x10) if late => after += 1,
-                        _ => {}
+                        _ => drop(published.fetch_add(1, Ordering::SeqCst)),
                     }
                 }
             });
-            thread::sleep(Duration::from_millis(200));
+            eventually("she publishes", || (published.load(Ordering::SeqCst) > 20).then_some(()));
             broker.rest.delete_user(&ua.username);
             deleted.store(true, Ordering::SeqCst);
             assert_eq!(publisher.join().unwrap(), 0, "published after the deletion was acknowledged");
@@ -172,10 +172,13 @@ fn a_user_deleted_while_she_reconnects_gets_in_no_more() {
     let broker = Broker::start_default();
     let ua = broker.user("ua");
     let stop = AtomicBool::new(false);
+    let (ins, outs) = ([AtomicU32::new(0), AtomicU32::new(0)], [AtomicU32::new(0), AtomicU32::new(0)]);
+    let all = |counts: &[AtomicU32; 2]| counts.iter().all(|count| count.load(Ordering::SeqCst) > 5).then_some(());
     thread::scope(|scope| {
         let loops: Vec<_> = (0..2)
             .map(|n| {
                 let (broker, ua, stop) = (&broker, &ua, &stop);
+                let (got_in, stayed_out) = (&ins[n], &outs[n]);
                 scope.spawn(move || {
                     let mut last_success = None;
                     let mut open = Vec::new();
@@ -185,6 +188,9 @@ fn a_user_deleted_while_she_reconnects_gets_in_no_more() {
                         if let ciqadamq_tests::mqtt::Answer::Accepted(client, _) = answer {
                             last_success = Some(begun);
                             open = vec![client];
+                            got_in.fetch_add(1, Ordering::SeqCst);
+                        } else {
+                            stayed_out.fetch_add(1, Ordering::SeqCst);
                         }
                     }
                     for mut client in open {
@@ -194,10 +200,11 @@ fn a_user_deleted_while_she_reconnects_gets_in_no_more() {
                 })
             })
             .collect();
-        thread::sleep(Duration::from_millis(300));
+        eventually("both get in", || all(&ins));
         broker.rest.delete_user(&ua.username);
         let deleted = Instant::now();
-        thread::sleep(Duration::from_millis(300));
+        outs.iter().for_each(|count| count.store(0, Ordering::SeqCst));
+        eventually("both try in vain", || all(&outs));
         stop.store(true, Ordering::SeqCst);
         for handle in loops {
             assert!(handle.join().unwrap() < deleted, "she got in after the deletion was acknowledged");
