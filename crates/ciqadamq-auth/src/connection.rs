@@ -275,6 +275,9 @@ impl SessionLike for Attended {
         self.inner.disconnect().await
     }
     async fn disconnected_set(&self, disconnect: Option<Disconnect>, reason: Option<Reason>) -> Result<()> {
+        if let (Some(_), Some(principal)) = (&disconnect, &self.principal) {
+            principal.leave();
+        }
         self.inner.disconnected_set(disconnect, reason).await
     }
     async fn on_drop(&self) -> Result<()> {

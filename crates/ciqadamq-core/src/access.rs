@@ -101,6 +101,9 @@ pub enum PublishRefusal {
     /// the user lost the right to act
     #[error("the session's user was withdrawn")]
     Withdrawn,
+    /// the client said DISCONNECT before
+    #[error("it came after a DISCONNECT")]
+    Left,
     /// nobody knows who stands behind the session
     #[error("the session belongs to no known user")]
     Unknown,
@@ -118,6 +121,7 @@ impl PublishRefusal {
             Self::Malformed => "malformed_properties",
             Self::PayloadFormat => "payload_format",
             Self::Withdrawn => "withdrawn",
+            Self::Left => "after_disconnect",
             Self::Unknown => "unknown_user",
         }
     }
@@ -144,6 +148,9 @@ pub enum SubscribeRefusal {
     /// the user lost the right to act
     #[error("the session's user was withdrawn")]
     Withdrawn,
+    /// the client said DISCONNECT before
+    #[error("it came after a DISCONNECT")]
+    Left,
     /// nobody knows who stands behind the session
     #[error("the session belongs to no known user")]
     Unknown,
@@ -159,6 +166,7 @@ impl SubscribeRefusal {
             Self::NotGranted => "not_granted",
             Self::TooMany => "too_many_subscriptions",
             Self::Withdrawn => "withdrawn",
+            Self::Left => "after_disconnect",
             Self::Unknown => "unknown_user",
         }
     }

@@ -32,6 +32,7 @@ pub struct Principal {
     superuser: AtomicBool,
     admin: AtomicBool,
     withdrawn: AtomicBool,
+    left: AtomicBool,
 }
 
 impl Principal {
@@ -56,6 +57,7 @@ impl Principal {
             superuser: AtomicBool::new(superuser),
             admin: AtomicBool::new(admin),
             withdrawn: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -72,6 +74,16 @@ impl Principal {
     /// Takes the right to act away, for good.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
+    }
+
+    /// The client has said DISCONNECT: what it still sends on this connection is not acted upon (MQTT-3.14.4-2).
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Takes down that the client said DISCONNECT. Its next login is another principal.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Release);
     }
 
     /// The subject for [`crate::AccessRules`], with the flags as they are now.

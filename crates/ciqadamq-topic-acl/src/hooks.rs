@@ -67,6 +67,9 @@ impl Acl {
         if principal.is_withdrawn() {
             return Err(PublishRefusal::Withdrawn);
         }
+        if principal.has_left() {
+            return Err(PublishRefusal::Left);
+        }
         let grant = self.rules.may_publish(&principal.subject(), &publish.topic)?;
         // A message to one client id goes past every subscription, so past every rule.
         if publish.target_clientid.is_some() && grant != Grant::Superuser {
@@ -139,6 +142,9 @@ impl Acl {
         if principal.is_withdrawn() {
             return Err(SubscribeRefusal::Withdrawn);
         }
+        if principal.has_left() {
+            return Err(SubscribeRefusal::Left);
+        }
         // The engine has taken the prefix off already.
         let prefix = match (subscribe.opts.shared_group(), subscribe.opts.limit_subs()) {
             (Some(name), _) => Some(FilterPrefix::Share(name)),
@@ -176,13 +182,15 @@ fn judge_properties(publish: &Publish) -> Result<(), PublishRefusal> {
     Ok(())
 }
 
-/// How a refusal is answered. Malformed packets end the connection whatever `on_deny` says (MQTT-4.13.1-1).
+/// How a refusal is answered. Malformed packets, and those behind a DISCONNECT, end the connection whatever `on_deny` says
+/// (MQTT-4.13.1-1, MQTT-3.14.4-3).
 fn answer(refusal: PublishRefusal, on_deny: OnDeny) -> PublishResult {
     let disconnect = matches!(on_deny, OnDeny::Disconnect);
     match refusal {
         PublishRefusal::Malformed | PublishRefusal::TopicName(TopicNameFault::Nul) => {
             PublishResult::reason_code(PublishAckReason::UnspecifiedError, Some(MALFORMED.into()), true)
         }
+        PublishRefusal::Left => PublishResult::reason_code(PublishAckReason::UnspecifiedError, None, true),
         PublishRefusal::TopicName(_) => {
             PublishResult::reason_code(PublishAckReason::TopicNameInvalid, None, disconnect)
         }

@@ -1,13 +1,14 @@
 //! What was found by attacking a broker that passed everything else.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ciqadamq_tests::{Broker, BrokerOptions, Client, Connect, Link, Version};
+use ciqadamq_tests::mqtt::{Event, Publish, kind, publish, subscribe};
+use ciqadamq_tests::{Broker, BrokerOptions, Client, Connect, Link, Version, WAIT};
 use serde_json::json;
 
 #[test]
@@ -216,6 +217,61 @@ fn a_connection_that_stays_open_behind_its_disconnect_is_closed() {
     }
 }
 
+/// The engine reads on behind a DISCONNECT until the client closes.
+#[test]
+fn what_a_client_sends_behind_its_disconnect_has_no_effect() {
+    let broker = Broker::start(BrokerOptions::new().set("acl.on_deny", "drop"));
+    let mut watcher = broker.watch();
+    let ua = broker.user("ua");
+    for version in Version::COMMON {
+        let mut phone = broker.client(&ua, version, "phone");
+        let mut bytes = vec![0xE0, 0];
+        bytes.extend(subscribe(version, 7, &[("chat/ua/#", 1)]));
+        bytes.extend(publish(version, &Publish::new("chatsync", "too late", 1), 8));
+        phone.send(&bytes);
+        // Whatever it is told, the connection is closed.
+        while phone.next(WAIT) != Event::Closed {}
+        let seen = watcher.seen();
+        assert!(!seen.iter().any(|(_, text)| text == "too late"), "{version:?}: {seen:?}");
+        broker.rest.wait_gone("phone");
+        // The next connection is not held responsible.
+        broker.client(&ua, version, "phone").publish_ok("chatsync", "in time", 1);
+        broker.rest.wait_gone("phone");
+    }
+    assert!(broker.rest.metric("ciqadamq_acl_publish_refused_total", &["after_disconnect"]) == 2.0);
+}
+
+/// The engine counts what is left of the window below zero.
+#[test]
+fn a_client_that_comes_back_with_a_smaller_window_gets_no_more_at_a_time() {
+    let broker = Broker::start_default();
+    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
+    let mut backend = broker.client(&root, Version::V5, "backend");
+    let connect = ua.connect(Version::V5, "phone").persistent(600);
+    let (mut phone, _) = broker.connect(&connect.clone().receive_maximum(20)).accepted();
+    phone.subscribe(&["chat/ua/x"]);
+    phone.auto_ack = false;
+    for n in 0..20 {
+        backend.publish_ok("chat/ua/x", &n.to_string(), 1);
+    }
+    for n in 0..20 {
+        phone.expect("chat/ua/x", &n.to_string());
+    }
+    let (mut phone, _) = broker.connect(&connect.receive_maximum(3)).accepted();
+    phone.auto_ack = false;
+    let mut unacknowledged: VecDeque<u16> = VecDeque::new();
+    for n in 0..20 {
+        if unacknowledged.len() == 3 {
+            // It would come before the answer.
+            assert!(phone.ping());
+            assert_eq!(phone.message_within(Duration::from_millis(1)), Err(Event::Timeout));
+            phone.ack(kind::PUBACK, unacknowledged.pop_front().unwrap());
+        }
+        let message = phone.expect("chat/ua/x", &n.to_string());
+        unacknowledged.extend(message.packet_id);
+    }
+}
+
 /// The engine's own questions about a session await under a lock of its table; asked from a loop over many sessions they
 /// stopped the only thread for good.
 #[test]
@@ -255,8 +311,11 @@ fn a_session_whose_connack_could_not_be_written_goes_offline() {
             // Closed with a reset, while the password is being hashed.
             client.stream.reset();
         }
-        // Until the look that finds them, nobody comes.
-        thread::sleep(Duration::from_millis(11_000));
+        // Two looks find those that are there; whoever comes meanwhile would take them over.
+        let looked = Instant::now() + Duration::from_millis(11_000);
+        while Instant::now() < looked && broker.rest.metric("ciqadamq_auth_sessions_revived_total", &[]) < 2.0 {
+            thread::sleep(Duration::from_millis(50));
+        }
     }
     broker.rest.wait_gone("clean");
     broker.rest.wait_offline("dev1");
