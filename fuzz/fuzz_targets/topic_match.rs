@@ -45,13 +45,16 @@ fn witnesses(filter: &str, depth: usize) -> Vec<String> {
 
 fn rule() -> AccessRules {
     let list = |items: &[&str]| items.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-    AccessRules::new(&list(&["chatsync", "in/{userid}", "dev/{clientid}/x"]), &list(&["fanout", "a/b"]), &list(&["adm"]))
-        .expect("a good rule")
+    AccessRules::new(
+        &list(&["chatsync", "in/{userid}", "dev/{clientid}/x"]),
+        &list(&["fanout", "a/b"]),
+        &list(&["adm"]),
+    )
+    .expect("a good rule")
 }
 
 fn access(raw: &str, topic: &str, userid: &str, client_id: &str, flags: u8) {
-    let subject =
-        Subject { username: "name", userid, client_id, superuser: flags & 1 != 0, admin: flags & 2 != 0 };
+    let subject = Subject { username: "name", userid, client_id, superuser: flags & 1 != 0, admin: flags & 2 != 0 };
     let rules = rule();
     if let Ok(grant) = rules.may_subscribe(&subject, raw) {
         let (_, filter) = split_prefix(raw).expect("granted, so well-formed");
@@ -76,8 +79,7 @@ fn access(raw: &str, topic: &str, userid: &str, client_id: &str, flags: u8) {
 fuzz_target!(|data: &[u8]| -> Corpus {
     let Ok(text) = std::str::from_utf8(data) else { return Corpus::Reject };
     let mut parts = text.splitn(6, '\n');
-    let (grant, filter, topic) =
-        (parts.next().unwrap_or(""), parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let (grant, filter, topic) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""), parts.next().unwrap_or(""));
     let (userid, client_id) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
     let flags = parts.next().and_then(|p| p.bytes().next()).unwrap_or(0);
 

@@ -35,7 +35,11 @@ pub fn run() -> anyhow::Result<()> {
 
 fn formatting() -> anyhow::Result<()> {
     execute(&mut cargo(&["fmt", "--all", "--check"])?)?;
-    execute(&mut cargo(&["fmt", "--manifest-path", "perf/Cargo.toml", "--check"])?)
+    // Workspaces of their own.
+    for manifest in ["perf/Cargo.toml", "fuzz/Cargo.toml"] {
+        execute(&mut cargo(&["fmt", "--manifest-path", manifest, "--check"])?)?;
+    }
+    Ok(())
 }
 
 fn clippy() -> anyhow::Result<()> {

@@ -54,7 +54,7 @@ enum Task {
     E2e(e2e::Args),
     /// Kill and stop nodes of a cluster under load, and check what became of what was acknowledged
     Faults(faults::Args),
-    /// What has to pass before a change goes in: test and lint
+    /// What has to pass before a change goes in: test, lint, and each fuzz target for a few seconds
     Ci,
     /// Throughput, latency and CPU of deliveries, alone or against other brokers
     #[command(disable_help_flag = true)]
