@@ -20,8 +20,7 @@ use rmqtt::types::*;
 use tracing::{debug, warn};
 
 use crate::cluster::Cluster;
-use crate::stale::wanted;
-use crate::takeover::{Held, Hold, Verdict, Way};
+use crate::takeover::{Filters, Hold, Verdict, Way};
 use crate::wire::Ask;
 
 /// The type of the cluster plugin's messages.
@@ -59,8 +58,10 @@ struct FailoverEntry {
     cluster: Arc<Cluster>,
     /// Set by `try_lock`.
     seat: Option<Seat>,
-    /// Messages for the session are held, until it is taken over.
+    /// Messages for the session are held, until its successor is set.
     diverts: bool,
+    /// What the successor has subscribed from the session before.
+    taken: Subscriptions,
 }
 
 /// What holding the lock has changed in the cluster's state: the client id is said to be this login's.
@@ -76,6 +77,11 @@ impl FailoverEntry {
         self.inner.id().client_id.clone()
     }
 
+    /// Whether there was a session with this client id, somewhere.
+    fn has_predecessor(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.before.is_some())
+    }
+
     /// A session that was asked to stop has said yes before its channel is closed. Asked again in between it gives no answer,
     /// which the engine takes for a failure.
     async fn wait_stopped(&self, client_id: &ClientId) {
@@ -88,20 +94,16 @@ impl FailoverEntry {
         }
     }
 
-    /// The session is taken over: gives what was held for it.
-    fn undivert(&mut self) -> Held {
+    /// The session gets what is held for it, the one before or its successor. If there is none, that has ended with it.
+    fn release(&mut self) {
         self.diverts = false;
-        self.cluster.takeovers.undivert(&self.inner.id().client_id)
-    }
-
-    /// The session is not taken over: it gets what was held for it, if it is still there.
-    fn give_back(&mut self) {
-        let held = self.undivert();
-        let Some(tx) = self.inner.tx() else { return };
-        for (from, publish) in held {
-            // If it has ended, its messages have ended with it.
-            drop(tx.unbounded_send(rmqtt::types::Message::Forward(from, publish)));
-        }
+        let tx = self.inner.tx();
+        self.cluster.takeovers.undivert(&self.inner.id().client_id, |held| {
+            for (from, publish) in held {
+                // A channel that is closed belongs to a session that has ended.
+                drop(tx.as_ref().map(|tx| tx.unbounded_send(rmqtt::types::Message::Forward(from, publish))));
+            }
+        });
     }
 
     async fn set_patiently(&mut self, session: Session, tx: Tx) -> Result<()> {
@@ -200,6 +202,7 @@ impl Entry for FailoverEntry {
                         cluster: self.cluster.clone(),
                         seat: Some(Seat { before: first, cleared: false }),
                         diverts: false,
+                        taken: Subscriptions::new(),
                     }));
                 }
                 Err(error) if since.elapsed() >= PATIENCE => return Err(error),
@@ -224,26 +227,33 @@ impl Entry for FailoverEntry {
             if let Ok(OfflineSession::Exist(Some(info))) = &mut result {
                 if by.node_id != self.cluster.config.node {
                     // First: what is not held any more follows the session.
-                    self.cluster.takeovers.move_to(&client_id, by.node_id);
+                    self.cluster.takeovers.move_to(&client_id, by.node_id, filters(&info.subscriptions));
                 }
-                let held = self.undivert();
-                info.offline_messages.extend(wanted(held, &info.subscriptions));
+                self.diverts = false;
+                self.cluster.takeovers.undivert(&client_id, |held| info.offline_messages.extend(held));
             } else {
-                self.give_back();
+                self.release();
             }
             if let (Ok(_), Some(seat)) = (&result, &mut self.seat) {
                 seat.cleared = true;
             }
             return result;
         }
+        if self.has_predecessor() && self.cluster.takeovers.expect(&client_id) {
+            self.diverts = true;
+        }
         self.cluster.takeovers.stop_following(&client_id);
         let mut verdict = self.take(clean_start, clear_subscriptions).await;
         self.cluster.subscribed.note(&*self.inner);
-        if let Ok(Verdict::Session(info)) = &mut verdict {
-            let held = self.undivert();
-            info.offline_messages.extend(wanted(held, &info.subscriptions));
-        } else {
-            self.give_back();
+        match &mut verdict {
+            Ok(Verdict::Session(info)) => {
+                // What arrives from here on is held until the successor is set.
+                let held = self.cluster.takeovers.has_come(&client_id, filters(&info.subscriptions));
+                info.offline_messages.extend(held);
+                self.taken.clone_from(&info.subscriptions);
+            }
+            // It has ended, and what was for it too; or it stays what it was.
+            _ => self.release(),
         }
         let answer = match verdict? {
             Verdict::Session(info) => OfflineSession::Exist(Some(*info)),
@@ -259,12 +269,25 @@ impl Entry for FailoverEntry {
 
     async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
         let client_id = self.client_id();
+        let subscribed = session.subscriptions().await?;
         if session.id != self.inner.id() {
             // The session before, with a channel in the place of its own: that is a matter of this node alone, and the
             // cluster would refuse it.
             self.diverts = true;
-            self.cluster.takeovers.divert(&client_id).await;
+            let filters = subscribed.read().await.keys().cloned().collect();
+            self.cluster.takeovers.divert(&client_id, filters).await;
             return Ok(());
+        }
+        let taken = std::mem::take(&mut self.taken);
+        if subscribed.read().await.is_empty() {
+            // Its task will do it, too late for what arrives before.
+            session.subscriptions_extend(taken).await?;
+        }
+        // From here on what arrives is judged by what this session has subscribed, before it can be reached. What was judged by the
+        // session before has arrived when it can.
+        self.cluster.subscribed.expect(&client_id, subscribed);
+        if self.has_predecessor() {
+            self.cluster.takeovers.deliveries_done().await;
         }
         self.cluster.takeovers.begin_setting(&client_id);
         let set = self.set_patiently(session, tx).await;
@@ -273,6 +296,9 @@ impl Entry for FailoverEntry {
         set?;
         if let Some(seat) = &mut self.seat {
             seat.cleared = true;
+        }
+        if self.diverts {
+            self.release();
         }
         self.cluster.takeovers.settle(&client_id);
         Ok(())
@@ -327,7 +353,7 @@ impl Drop for FailoverEntry {
     /// A login that got the lock and no session has put itself in the place of the session before, in the cluster's state.
     fn drop(&mut self) {
         if self.diverts {
-            self.give_back();
+            self.release();
         }
         let Some(Seat { before: Some(before), cleared: false }) = self.seat.take() else { return };
         let client_id = before.client_id.clone();
@@ -342,6 +368,10 @@ impl Drop for FailoverEntry {
             }
         });
     }
+}
+
+fn filters(subscriptions: &Subscriptions) -> Filters {
+    subscriptions.iter().map(|(filter, _)| filter.clone()).collect()
 }
 
 /// A message as the engine gives it to one subscriber.
@@ -367,7 +397,8 @@ impl Failover {
         let reason = loop {
             match takeovers.way(&client_id) {
                 Way::To(node) => {
-                    return self.cluster.forward(node, from.clone(), publish.clone(), vec![relation], None).await;
+                    self.cluster.forward(node, from.clone(), publish.clone(), vec![relation], None).await;
+                    return;
                 }
                 Way::Diverted => match takeovers.hold(&client_id, message) {
                     Hold::Done => return,
@@ -392,6 +423,7 @@ impl Shared for Failover {
             cluster: self.cluster.clone(),
             seat: None,
             diverts: false,
+            taken: Subscriptions::new(),
         })
     }
     fn exist(&self, client_id: &str) -> bool {
@@ -430,9 +462,7 @@ impl Shared for Failover {
                 Err((_, not_there)) => lost = not_there,
             }
         }
-        for (node, relations) in relations {
-            self.cluster.forward(node, from.clone(), publish.clone(), relations, msg_id).await;
-        }
+        self.cluster.forward_all(&from, &publish, relations, msg_id).await;
         if lost.is_empty() { Ok(count) } else { Err((count, lost)) }
     }
     async fn forwards_and_get_shareds(
@@ -452,11 +482,16 @@ impl Shared for Failover {
         let takeovers = &self.cluster.takeovers;
         // Held over an await which waits for nothing, but for a place in the engine's own queue where it stores messages.
         let delivery = takeovers.delivering().await;
-        if takeovers.is_idle() {
-            return self.inner.forwards_to(from, publish, relations, msg_id).await;
+        let is_idle = takeovers.is_idle();
+        let (mut straight, mut moving) = (SubRelations::with_capacity(relations.len()), SubRelations::new());
+        for relation in relations {
+            if !is_idle && takeovers.way(&relation.1) != Way::Straight {
+                moving.push(relation);
+            // Once more: the session may be another one since the message was kept on the disk.
+            } else if self.cluster.is_fresh(publish, &relation).await {
+                straight.push(relation);
+            }
         }
-        let (straight, moving): (SubRelations, SubRelations) =
-            relations.into_iter().partition(|relation| takeovers.way(&relation.1) == Way::Straight);
         let (recipients, mut lost) = match self.inner.forwards_to(from.clone(), publish, straight, msg_id).await {
             Ok(recipients) => (recipients, Lost::new()),
             Err((recipients, lost)) => (recipients, lost),
@@ -561,24 +596,28 @@ impl Shared for Failover {
 }
 
 impl Cluster {
-    /// Puts messages for sessions of another node into the queue to it.
-    pub async fn forward(
+    /// Puts messages for sessions of another node into the queue to it; gives the number there, or `None` if there is no room.
+    pub(crate) async fn forward(
         &self,
         node: NodeId,
         from: From,
         mut publish: Publish,
         relations: SubRelations,
         msg_id: Option<MsgID>,
-    ) {
+    ) -> Option<u64> {
         let count = relations.len() as u64;
         // What the session store of this node remembers there says nothing on another one.
         publish.delay_interval = None;
         let message = Message::ForwardsTo(from, publish, relations, msg_id);
         match self.links.send(node, &message).await {
-            Ok(()) => self.metrics.forwarded.inc_by(count),
+            Ok(number) => {
+                self.metrics.forwarded.inc_by(count);
+                Some(number)
+            }
             Err(reason) => {
                 self.metrics.dropped.inc_by(count);
                 debug!(node, reason, "messages for another node dropped");
+                None
             }
         }
     }

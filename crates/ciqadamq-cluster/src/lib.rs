@@ -16,6 +16,7 @@
 //!
 //! The nodes speak through the internal service `routes` ([`wire`]), and through the engine's own calls.
 
+mod arrival;
 mod cluster;
 mod config;
 mod failover;

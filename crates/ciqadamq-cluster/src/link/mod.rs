@@ -52,8 +52,8 @@ impl Links {
         self.0.iter().map(|(node, queue)| (*node, queue.len())).collect()
     }
 
-    /// Puts a message into the queue to a node. Waits for room, but not for long.
-    pub(crate) async fn send(&self, node: NodeId, message: &Message) -> Result<(), &'static str> {
+    /// Puts a message into the queue to a node; gives its number. Waits for room, but not for long.
+    pub(crate) async fn send(&self, node: NodeId, message: &Message) -> Result<u64, &'static str> {
         let queue = self.0.get(&node).ok_or("the node is not known")?;
         // The type is of no use here; it makes the encoding that of the engine's own calls.
         let bytes = message.encode(0).map_err(|_| "the message cannot be encoded")?;
@@ -61,5 +61,12 @@ impl Links {
             return Err("the message is too long");
         }
         queue.push(bytes).await
+    }
+
+    /// Waits until a node has said that it has everything up to `number`, or it was given up.
+    pub(crate) async fn arrived(&self, node: NodeId, number: u64) {
+        if let Some(queue) = self.0.get(&node) {
+            queue.gone(number).await;
+        }
     }
 }

@@ -43,8 +43,8 @@ impl Queue {
         self.state.lock().kept.len()
     }
 
-    /// Puts a message at the end, or says why not.
-    pub(crate) async fn push(&self, message: Vec<u8>) -> Result<(), &'static str> {
+    /// Puts a message at the end and gives its number, or says why not.
+    pub(crate) async fn push(&self, message: Vec<u8>) -> Result<u64, &'static str> {
         let since = Instant::now();
         loop {
             // Before the look, so that room made in between is not missed.
@@ -55,14 +55,27 @@ impl Queue {
                 if state.bytes + message.len() <= BYTES_MAX || state.kept.is_empty() {
                     state.bytes += message.len();
                     state.kept.push_back(message);
+                    let number = state.first + state.kept.len() as u64 - 1;
                     drop(state);
                     self.more.notify_one();
-                    return Ok(());
+                    return Ok(number);
                 }
             }
             let left = PATIENCE.checked_sub(since.elapsed()).ok_or("the queue to the node is full")?;
             // Whether room or time came, is seen above.
             let _ = tokio::time::timeout(left, room).await;
+        }
+    }
+
+    /// Waits until the message with this number is not kept any more: it arrived, or it was forgotten.
+    pub(crate) async fn gone(&self, number: u64) {
+        loop {
+            // As above.
+            let room = self.room.notified();
+            if self.state.lock().first > number {
+                return;
+            }
+            room.await;
         }
     }
 
@@ -156,6 +169,24 @@ mod tests {
         assert_eq!(numbers(&buffer), [4, 5, 6]);
         queue.acknowledge(6);
         assert_eq!(queue.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_message_hears_when_it_arrived_or_is_forgotten() {
+        let queue = std::sync::Arc::new(Queue::new());
+        let wait = |number| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.gone(number).await })
+        };
+        let (first, second) = (queue.push(vec![1]).await.unwrap(), queue.push(vec![2]).await.unwrap());
+        let (waits_first, waits_second) = (wait(first), wait(second));
+        tokio::task::yield_now().await;
+        queue.acknowledge(first);
+        waits_first.await.unwrap();
+        assert!(!waits_second.is_finished());
+        queue.clear();
+        waits_second.await.unwrap();
+        wait(second).await.unwrap();
     }
 
     #[tokio::test]

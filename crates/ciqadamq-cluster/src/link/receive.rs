@@ -165,7 +165,10 @@ async fn deliver(cluster: &Arc<Cluster>, message: &[u8]) {
             return warn!(%error, "a message of another node is not understood; do both run the same version?");
         }
     };
-    let relations = cluster.without_stale(&publish.topic, relations).await;
+    let relations = match publish.target_clientid {
+        Some(_) => relations,
+        None => cluster.without_stale(&publish.topic, relations).await,
+    };
     let result = { cluster.scx.extends.shared().await.forwards_to(from, &publish, relations, msg_id).await };
     if let Err((_, lost)) = result {
         for (to, from, publish, reason) in lost {
