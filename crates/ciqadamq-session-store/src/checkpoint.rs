@@ -49,6 +49,33 @@ pub(crate) fn when_wanted(inner: &Inner) {
     }
 }
 
+/// Has one made soon.
+pub(crate) fn want(inner: &Inner) {
+    if !inner.checkpoint_wanted.swap(true, Ordering::AcqRel) {
+        // Whoever has just found nothing wanted is waiting now, and hears it.
+        drop(inner.core.lock());
+        inner.fold.notify_all();
+    }
+}
+
+/// Has one made if most of what sled holds is garbage, although the log grows slowly.
+pub(crate) fn want_if_garbage(inner: &Inner) {
+    let Some(disk) = &inner.disk else { return };
+    let base = disk.base.lock().clone();
+    if is_garbage(inner, base.bytes()) {
+        want(inner);
+    }
+}
+
+/// Whether a sled of this size is to be replaced by a new one.
+fn is_garbage(inner: &Inner, size: u64) -> bool {
+    let live = {
+        let core = inner.core.lock();
+        core.state.bytes + core.state.owed * 32 + core.state.sessions.len() as u64 * 256
+    };
+    size > GARBAGE_MIN && size > GARBAGE_FACTOR * live
+}
+
 /// One checkpoint.
 pub(crate) fn run(inner: &Inner) -> Result<(), Refusal> {
     let Some(disk) = &inner.disk else { return Ok(()) };
@@ -71,13 +98,8 @@ fn broken(error: &dyn std::fmt::Display) -> Refusal {
 }
 
 fn fold(inner: &Inner, disk: &Disk, cut: u64, written: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
-    let live = {
-        let core = inner.core.lock();
-        core.state.bytes + core.state.owed * 32 + core.state.sessions.len() as u64 * 256
-    };
     let old = disk.base.lock().clone();
-    let size = old.bytes();
-    let outcome = if size > GARBAGE_MIN && size > GARBAGE_FACTOR * live {
+    let outcome = if is_garbage(inner, old.bytes()) {
         rewrite(inner, disk, &old, cut, &written)
     } else {
         let keys: Vec<Key> = std::mem::take(&mut inner.core.lock().state.touched).into_iter().collect();

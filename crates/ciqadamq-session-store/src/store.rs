@@ -518,7 +518,7 @@ impl Store {
     }
 
     /// Lets go of what expired before `now`: messages that wait, and Retained Messages. What was sent stays until it is
-    /// acknowledged. Returns the topics of the Retained Messages.
+    /// acknowledged. If most of the disk's space is for nothing then, it is given back soon. Returns the topics of the Retained Messages.
     pub fn sweep(&self, now: Millis) -> Vec<String> {
         for no in self.sessions() {
             // One session at a time: nobody waits for the lock for long.
@@ -542,6 +542,7 @@ impl Store {
             core.state.retained.iter().filter(|(_, s)| s.expires_at <= now).map(|(topic, _)| topic.clone()).collect();
         topics.iter().for_each(|topic| core.push(Command::Clear { topic }));
         self.notify(core);
+        crate::checkpoint::want_if_garbage(&self.inner);
         topics
     }
 

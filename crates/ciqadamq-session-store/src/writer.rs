@@ -217,10 +217,8 @@ impl Writer {
 
     fn want_checkpoint(&self, end: u64) {
         let Some(disk) = &self.inner.disk else { return };
-        if end - disk.segments.start().unwrap_or(end) >= self.inner.config.checkpoint_bytes
-            && !self.inner.checkpoint_wanted.swap(true, Ordering::AcqRel)
-        {
-            self.inner.fold.notify_all();
+        if end - disk.segments.start().unwrap_or(end) >= self.inner.config.checkpoint_bytes {
+            checkpoint::want(&self.inner);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ciqadamq_tests::mqtt::{Event, Packet, kind};
-use ciqadamq_tests::{Client, Cluster, Version, WAIT, eventually};
+use ciqadamq_tests::mqtt::{Event, Packet, Publish, kind};
+use ciqadamq_tests::{Client, Cluster, Outcome, Version, WAIT, eventually};
 
 const TOPIC: &str = "chat/ua/x";
 
@@ -123,4 +123,56 @@ fn what_is_published_on_another_node_while_a_sessions_node_restarts_is_there_whe
         assert!(number <= next, "{number} came before {next}");
         next = next.max(number + 1);
     }
+}
+
+#[test]
+fn what_was_acknowledged_for_a_session_of_another_node_survives_the_publishers_node() {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let connect = ua.connect(Version::V5, "phone").persistent(600);
+    let (mut phone, _) = cluster[2].connect(&connect).accepted();
+    phone.subscribe(&[TOPIC]);
+    for round in 0..3 {
+        let mut publisher = cluster[3].client(&root, Version::V5, "backend");
+        known(&mut publisher, &mut phone);
+        let text = format!("acknowledged {round}");
+        publisher.publish_ok(TOPIC, &text, 1);
+        cluster.kill(3);
+        phone.until(TOPIC, &text);
+        cluster[3].spawn();
+        cluster.wait_ready();
+    }
+}
+
+#[test]
+fn a_queue_that_overflowed_on_one_node_has_its_newest_in_order_on_another() {
+    let cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let mut publisher = cluster[3].client(&root, Version::V5, "backend");
+    let connect = ua.connect(Version::V311, "phone").persistent(600);
+    let (mut phone, _) = cluster[1].connect(&connect).accepted();
+    phone.subscribe(&[TOPIC]);
+    known(&mut publisher, &mut phone);
+    publisher.publish_ok(TOPIC, "begin", 1);
+    phone.until(TOPIC, "begin");
+    assert!(phone.ping());
+    phone.disconnect();
+    cluster[1].rest.wait_offline("phone");
+    for chunk in (1..=1_500).collect::<Vec<_>>().chunks(100) {
+        let ids: Vec<u16> =
+            chunk.iter().map(|n| publisher.send_publish(&Publish::new(TOPIC, n.to_string(), 1))).collect();
+        for id in ids {
+            assert!(matches!(publisher.finish_publish(1, id), Outcome::Acked(0)));
+        }
+    }
+    eventually("500 are counted as dropped", || {
+        (cluster[1].rest.metric("ciqadamq_messages_dropped_total", &["queue_full"]) as u32 == 500).then_some(())
+    });
+    let (mut phone, connack) = cluster[2].connect(&connect).accepted();
+    assert!(connack.session_present);
+    for n in 501..=1_500 {
+        phone.expect(TOPIC, &n.to_string());
+    }
+    publisher.publish_ok(TOPIC, "end", 1);
+    assert_eq!(phone.until(TOPIC, "end"), []);
 }

@@ -26,7 +26,7 @@ use crate::{Inbound, Millis, Owner, Recipient, Refusal, SessionNo, SessionRecord
 /// Cuts a client's connection, so that nothing more reaches it.
 pub type Cut = Arc<dyn Fn(&Id) + Send + Sync>;
 
-/// Sends a message to the sessions of other nodes that it was routed to.
+/// Sends a message to the sessions of other nodes that it was routed to, and waits until they have it, as far as that was promised.
 pub type Elsewhere = Arc<
     dyn Fn(From, Publish, SubRelationsMap, Option<MsgID>) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>
         + Send

@@ -82,7 +82,8 @@ impl Received {
         });
         let kept = self.keeper.same(&self.id).filter(|_| !received.is_empty())?;
         self.live.see();
-        received.iter().map(|id| self.keeper.store.received(kept.no, *id)).last()
+        // The commit of the last holds the others.
+        received.iter().fold(None, |_, id| Some(self.keeper.store.received(kept.no, *id)))
     }
 
     fn noted(&self, outcome: Result<(), Refusal>) {

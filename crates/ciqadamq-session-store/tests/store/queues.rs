@@ -158,6 +158,18 @@ fn space_comes_back() {
     store.checkpoint().unwrap();
     let empty = store.status().disk_bytes;
     assert!(empty < 10 << 20, "{empty} bytes for nothing");
+    // The same by itself, when all of it has expired.
+    for _ in 0..120 {
+        drop(store.publish(&vec![3; 1 << 20], 1_000, &[to(no, 1)], None).unwrap());
+    }
+    store.checkpoint().unwrap();
+    assert!(store.status().disk_bytes > 100 << 20);
+    let began = std::time::Instant::now();
+    while store.status().disk_bytes > 10 << 20 {
+        assert!(began.elapsed().as_secs() < 30, "{} bytes for nothing", store.status().disk_bytes);
+        store.sweep(2_000);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     drop(store);
     assert_eq!(all(&open(dir.path())).sessions.len(), 1);
 }
