@@ -115,9 +115,7 @@ fn elsewhere(cluster: &Arc<Cluster>) -> Elsewhere {
     Arc::new(move |from, publish, relations, msg_id| {
         let cluster = cluster.clone();
         Box::pin(async move {
-            for (node, relations) in relations {
-                cluster.forward(node, from.clone(), publish.clone(), relations, msg_id).await;
-            }
+            cluster.forward_all(&from, &publish, relations, msg_id).await;
         })
     })
 }
