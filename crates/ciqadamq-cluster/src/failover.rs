@@ -20,7 +20,7 @@ use rmqtt::types::*;
 use tracing::{debug, warn};
 
 use crate::cluster::Cluster;
-use crate::takeover::{Filters, Hold, Verdict, Way};
+use crate::takeover::{Filters, Held, Hold, Verdict, Way};
 use crate::wire::Ask;
 
 /// The type of the cluster plugin's messages.
@@ -94,11 +94,17 @@ impl FailoverEntry {
         }
     }
 
+    /// Ends the holding of messages, if it was begun here.
+    fn undivert(&mut self, to: impl FnOnce(Held)) {
+        if std::mem::take(&mut self.diverts) {
+            self.cluster.takeovers.undivert(&self.inner.id().client_id, to);
+        }
+    }
+
     /// The session gets what is held for it, the one before or its successor. If there is none, that has ended with it.
     fn release(&mut self) {
-        self.diverts = false;
         let tx = self.inner.tx();
-        self.cluster.takeovers.undivert(&self.inner.id().client_id, |held| {
+        self.undivert(|held| {
             for (from, publish) in held {
                 // A channel that is closed belongs to a session that has ended.
                 drop(tx.as_ref().map(|tx| tx.unbounded_send(rmqtt::types::Message::Forward(from, publish))));
@@ -229,8 +235,7 @@ impl Entry for FailoverEntry {
                     // First: what is not held any more follows the session.
                     self.cluster.takeovers.move_to(&client_id, by.node_id, filters(&info.subscriptions));
                 }
-                self.diverts = false;
-                self.cluster.takeovers.undivert(&client_id, |held| info.offline_messages.extend(held));
+                self.undivert(|held| info.offline_messages.extend(held));
             } else {
                 self.release();
             }
@@ -297,9 +302,7 @@ impl Entry for FailoverEntry {
         if let Some(seat) = &mut self.seat {
             seat.cleared = true;
         }
-        if self.diverts {
-            self.release();
-        }
+        self.release();
         self.cluster.takeovers.settle(&client_id);
         Ok(())
     }
@@ -352,9 +355,7 @@ impl Entry for FailoverEntry {
 impl Drop for FailoverEntry {
     /// A login that got the lock and no session has put itself in the place of the session before, in the cluster's state.
     fn drop(&mut self) {
-        if self.diverts {
-            self.release();
-        }
+        self.release();
         let Some(Seat { before: Some(before), cleared: false }) = self.seat.take() else { return };
         let client_id = before.client_id.clone();
         if before.node_id != self.cluster.config.node {
