@@ -8,8 +8,8 @@ mkdir -p "$1"
 cp --parents Cargo.toml Cargo.lock .cargo/config.toml crates/*/Cargo.toml bin/Cargo.toml xtask/Cargo.toml tests/Cargo.toml "$1"
 cd "$1"
 for library in crates/* tests; do
-  mkdir -p "$library/src" && : >"$library/src/lib.rs"
+  mkdir -p "$library/src" && echo '//! Stands in.' >"$library/src/lib.rs"
 done
 for program in bin xtask; do
-  mkdir -p "$program/src" && echo 'fn main() {}' >"$program/src/main.rs"
+  mkdir -p "$program/src" && printf '//! Stands in.\nfn main() {}\n' >"$program/src/main.rs"
 done
