@@ -7,12 +7,23 @@ use std::thread;
 use std::time::Duration;
 
 use ciqadamq_tests::mqtt::{Publish, reason};
-use ciqadamq_tests::{BrokerOptions, Cluster, Connect, Link, Version, WAIT, Watcher, eventually};
+use ciqadamq_tests::{Account, BrokerOptions, Client, Cluster, Connect, Link, Version, WAIT, Watcher, eventually};
 use serde_json::json;
 
 fn watcher(cluster: &Cluster, node: u8) -> Watcher {
     let account = cluster[node].superuser("watcher");
     Watcher::new(cluster[node].client(&account, Version::V5, "watcher"))
+}
+
+/// Waits until all that was subscribed before is known on the publisher's node, which it is a moment after its SUBACK. The
+/// cluster has one order: when a later subscription is known, so are those before.
+fn wait_known(cluster: &Cluster, account: &Account, publisher: &mut Client) {
+    let mut probe = cluster[1].client(account, Version::V5, "probe");
+    probe.subscribe(&["fanout/probe"]);
+    eventually("a subscription on the publisher's node", || {
+        publisher.publish_ok("fanout/probe", "", 0);
+        probe.message_within(Duration::from_millis(200)).ok()
+    });
 }
 
 #[test]
@@ -206,6 +217,7 @@ fn a_session_moves_to_another_node_with_its_subscriptions_and_its_queue_in_order
         let own = ua.connect(version, "phone").persistent(600);
         let (mut phone, _) = cluster[1].connect(&own).accepted();
         phone.subscribe(&["chat/ua/#"]);
+        wait_known(&cluster, &ua, &mut publisher);
         phone.disconnect();
         cluster[1].rest.wait_offline("phone");
         for i in 0..200 {
@@ -232,6 +244,7 @@ fn nothing_is_lost_while_an_online_session_moves_to_and_fro() {
     let own = ua.connect(Version::V5, "phone").persistent(600);
     let (mut phone, _) = cluster[1].connect(&own).accepted();
     phone.subscribe(&["chat/ua/x"]);
+    wait_known(&cluster, &ua, &mut publisher);
     let publishing = thread::spawn(move || {
         for i in 0..400 {
             publisher.publish_ok("chat/ua/x", &i.to_string(), 1);
