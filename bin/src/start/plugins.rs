@@ -47,6 +47,9 @@ impl Node<'_> {
         if let (Some(cluster), Some(auth)) = (&self.cluster, &auth) {
             cluster.set_owners(auth.owners());
         }
+        if let (Some(cluster), Some(keeper)) = (&self.cluster, &session_keeper) {
+            cluster.set_arrivals(keeper.clone());
+        }
         Ok(Plugins { auth, session_keeper })
     }
 

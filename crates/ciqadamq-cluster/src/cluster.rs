@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Condition, Health, InternalService, LocalOwners, NodeId, Peers, RemoteOwners, Secret, ServiceError, SessionControl,
-    SessionQuery,
+    Arrivals, Condition, Health, InternalService, LocalOwners, NodeId, Peers, RemoteOwners, Secret, ServiceError,
+    SessionControl, SessionQuery,
 };
 use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
@@ -73,6 +73,8 @@ pub struct Cluster {
     promise: Promise,
     /// Who owns the sessions of this node; not known before the part that lets clients in has started.
     owners: OnceLock<Arc<dyn LocalOwners>>,
+    /// Who remembers what other nodes have sent; none where nothing is kept on disk.
+    pub(crate) arrivals: OnceLock<Arc<dyn Arrivals>>,
     /// The plugin's own table of sessions.
     engine: OnceLock<Arc<dyn Shared>>,
     state: Mutex<Verdict>,
@@ -100,6 +102,7 @@ impl Cluster {
             deps,
             promise: Promise::default(),
             owners: OnceLock::new(),
+            arrivals: OnceLock::new(),
             engine: OnceLock::new(),
             state: Mutex::new(Verdict::Waits("starting".into())),
             serving: AtomicBool::new(false),
@@ -139,6 +142,12 @@ impl Cluster {
     pub fn set_owners(&self, owners: Arc<dyn LocalOwners>) {
         // Set twice only by a mistake of the launcher's; the first one is as good.
         drop(self.owners.set(owners));
+    }
+
+    /// Takes note of who remembers, over the end of the process, what other nodes have sent.
+    pub fn set_arrivals(&self, arrivals: Arc<dyn Arrivals>) {
+        // As above.
+        drop(self.arrivals.set(arrivals));
     }
 
     /// Waits until a majority follows one leader, this node included.

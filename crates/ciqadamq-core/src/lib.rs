@@ -16,6 +16,8 @@
 //! | [`Peers`] | `ciqadamq-peers` | whoever asks other nodes |
 //! | [`LocalOwners`] | auth | whoever knows the other nodes |
 //! | [`RemoteOwners`] | `ciqadamq-cluster` | auth |
+//! | [`Arrivals`] | `ciqadamq-session-store` | `ciqadamq-cluster` |
+//! | [`Waiting`] | `ciqadamq-session-store` | auth |
 //! | [`ClusterPart`] | whoever is replicated | REST |
 //! | [`AccessRules`] | pure functions | auth (wills), topic-acl, REST |
 //! | [`SecretSource`], [`SecretRefresh`] | `ciqadamq-secrets` | REST, and whoever calls other nodes |
@@ -27,6 +29,7 @@
 //! user inherits nothing, and a node that was away needs no list of what it missed.
 
 mod access;
+mod arrivals;
 mod budget;
 mod causes;
 mod cluster;
@@ -55,6 +58,7 @@ pub use access::{
     AccessRules, AccessRulesError, Grant, LEVELS_MAX, PREFIXES_MAX, PUBLISH_TOPICS_MAX, PublishRefusal, Subject,
     SubscribeRefusal, TopicTemplate,
 };
+pub use arrivals::{Arrival, Arrivals};
 pub use budget::LogBudget;
 pub use causes::with_causes;
 pub use cluster::{ClusterPart, ClusterParts, MembersError, RaftPeer, RaftRole, RaftView};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use sled::{Batch, Db};
 
-use crate::records::{MessageId, Millis, SessionState};
+use crate::records::{Heard, MessageId, Millis, SessionState};
 use crate::state::{Key, Place, State, Stored};
 use crate::wire::{Put, Take};
 
@@ -112,6 +112,9 @@ impl Base {
                 Some(Key::Retained(topic)) => {
                     state.retained.insert(topic, stored(&value).ok_or_else(|| malformed(&key))?);
                 }
+                Some(Key::Heard(node)) => {
+                    state.heard.insert(node, Heard::decode(&value).map_err(|_| malformed(&key))?);
+                }
                 None if *key == *META => {}
                 None => return Err(malformed(&key)),
             }
@@ -192,6 +195,10 @@ fn encode_key(key: &Key) -> Vec<u8> {
             out.push(b'r');
             out.extend_from_slice(topic.as_bytes());
         }
+        Key::Heard(node) => {
+            out.push(b'h');
+            out.extend_from_slice(&node.to_be_bytes());
+        }
     }
     out
 }
@@ -201,6 +208,7 @@ fn decode_key(key: &[u8]) -> Option<Key> {
     let number = || Some(u64::from_be_bytes(rest.try_into().ok()?));
     match kind {
         b's' => number().map(Key::Session),
+        b'h' => number().map(Key::Heard),
         // The note's key begins with the same letter and is shorter.
         b'm' => number().map(Key::Message),
         b'r' => Some(Key::Retained(String::from_utf8(rest.to_vec()).ok()?)),

@@ -134,7 +134,8 @@ fn rewrite(
         let state = &core.state;
         let sessions = state.sessions.keys().map(|no| Key::Session(*no));
         let messages = state.messages.keys().map(|id| Key::Message(*id));
-        sessions.chain(messages).chain(state.retained.keys().cloned().map(Key::Retained)).collect()
+        let heard = state.heard.keys().map(|node| Key::Heard(*node));
+        sessions.chain(messages).chain(heard).chain(state.retained.keys().cloned().map(Key::Retained)).collect()
     };
     let outcome = write(inner, disk, old, &new, cut, &keys).and_then(|()| finish(inner, disk, &new, cut, written));
     if outcome.is_err() {
@@ -223,7 +224,7 @@ fn write(
             let stored = match key {
                 Key::Message(id) => state.messages.get_mut(id),
                 Key::Retained(topic) => state.retained.get_mut(topic),
-                Key::Session(_) => None,
+                Key::Session(_) | Key::Heard(_) => None,
             };
             if let Some(stored) = stored
                 && matches!(stored.place, Place::Log(at) if at < cut)
@@ -245,6 +246,9 @@ fn look(state: &mut crate::state::State, key: &Key, cut: u64) -> Found {
         }
         Key::Message(id) => state.messages.get_mut(id),
         Key::Retained(topic) => state.retained.get_mut(topic),
+        Key::Heard(node) => {
+            return state.heard.get(node).map_or(Found::Nothing, |heard| Found::Value(heard.encode()));
+        }
     };
     let Some(stored) = stored else { return Found::Nothing };
     if matches!(stored.place, Place::Log(at) if at >= cut) {

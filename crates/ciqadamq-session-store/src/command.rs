@@ -39,6 +39,8 @@ pub(crate) enum Command<'a> {
     Retain { topic: &'a str, expires_at: Millis, message: &'a [u8] },
     /// Removes it.
     Clear { topic: &'a str },
+    /// A message of another node was stored: the one of the command behind this.
+    Heard { node: u64, boot: u64, number: u64 },
 }
 
 impl<'a> Command<'a> {
@@ -100,6 +102,10 @@ impl<'a> Command<'a> {
                 out.u8(11);
                 out.bytes(topic.as_bytes());
             }
+            Self::Heard { node, boot, number } => {
+                out.u8(12);
+                [node, boot, number].into_iter().for_each(|n| out.u64(*n));
+            }
         }
     }
 
@@ -128,6 +134,7 @@ impl<'a> Command<'a> {
             9 => Self::Released { no: from.u64()?, packet_id: from.u16()? },
             10 => Self::Retain { topic: from.text()?, expires_at: from.i64()?, message: from.bytes()? },
             11 => Self::Clear { topic: from.text()? },
+            12 => Self::Heard { node: from.u64()?, boot: from.u64()?, number: from.u64()? },
             _ => return Err(Malformed("a command of another version")),
         })
     }

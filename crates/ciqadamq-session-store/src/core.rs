@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) closed: bool,
     /// nothing is ever written: [`crate::Durability::Memory`]
     pub(crate) volatile: bool,
+    /// the writer sleeps until so many wait
+    pub(crate) enough: usize,
 }
 
 /// Commands for one commit.

@@ -23,5 +23,5 @@ mod writer;
 
 pub use config::{Durability, StoreConfig};
 pub use error::{OpenError, Refusal};
-pub use records::{Inbound, MessageId, Millis, Owed, Owner, Seq, SessionNo, SessionRecord, SessionState, Stage};
-pub use store::{Commit, Recipient, Status, Store};
+pub use records::{Heard, Inbound, MessageId, Millis, Owed, Owner, Seq, SessionNo, SessionRecord, SessionState, Stage};
+pub use store::{Commit, Notes, Recipient, Status, Store};

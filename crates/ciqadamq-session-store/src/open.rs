@@ -31,7 +31,15 @@ pub(crate) fn open(config: StoreConfig) -> Result<Inner, OpenError> {
         let end = opened.journal.lock().end();
         (Some(opened), end)
     };
-    let core = Core { state, frame: Frame::default(), frame_at, fault: None, closed: false, volatile: disk.is_none() };
+    let core = Core {
+        state,
+        frame: Frame::default(),
+        frame_at,
+        fault: None,
+        closed: false,
+        volatile: disk.is_none(),
+        enough: 0,
+    };
     Ok(Inner {
         config,
         core: Mutex::new(core),

@@ -186,6 +186,47 @@ pub struct Inbound {
     pub hash: u64,
 }
 
+/// Messages of another node that are remembered: more than it has on the way without hearing that they came.
+pub(crate) const HEARD_MAX: usize = 1024;
+
+/// The messages of another node that were stored last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// of which of its processes
+    pub boot: u64,
+    /// their numbers, in the order in which they were stored
+    pub numbers: VecDeque<u64>,
+}
+
+impl Heard {
+    pub(crate) fn note(&mut self, boot: u64, number: u64) {
+        if self.boot != boot {
+            *self = Self { boot, numbers: VecDeque::new() };
+        }
+        if self.numbers.contains(&number) {
+            return;
+        }
+        if self.numbers.len() == HEARD_MAX {
+            self.numbers.pop_front();
+        }
+        self.numbers.push_back(number);
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12 + self.numbers.len() * 8);
+        out.u64(self.boot);
+        out.u32(self.numbers.len() as u32);
+        self.numbers.iter().for_each(|number| out.u64(*number));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let from = &mut Take::new(bytes);
+        let boot = from.u64()?;
+        Ok(Self { boot, numbers: (0..from.u32()?).map(|_| from.u64()).collect::<Result<_, _>>()? })
+    }
+}
+
 /// All about one session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionState {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::command::Command;
-use crate::records::{MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionState, Stage, packet_id};
+use crate::records::{Heard, MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionState, Stage, packet_id};
 
 /// Where the bytes of a message are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(crate) enum Key {
     Session(SessionNo),
     Message(MessageId),
     Retained(String),
+    /// what a node has sent
+    Heard(u64),
 }
 
 /// Whether a session owes a message after it was told to.
@@ -50,6 +52,8 @@ pub(crate) struct State {
     pub(crate) by_client: HashMap<String, SessionNo>,
     pub(crate) messages: HashMap<MessageId, Stored>,
     pub(crate) retained: BTreeMap<String, Stored>,
+    /// by node; as many as there are nodes
+    pub(crate) heard: BTreeMap<u64, Heard>,
     /// What differs from sled. A key that is not in the state any more is to be removed there.
     pub(crate) touched: HashSet<Key>,
     pub(crate) next_session: SessionNo,
@@ -139,6 +143,10 @@ impl State {
                     self.bytes -= u64::from(old.len);
                     self.gone(Key::Retained(topic.to_owned()), old.in_base);
                 }
+            }
+            Command::Heard { node, boot, number } => {
+                self.heard.entry(node).or_default().note(boot, number);
+                self.touched.insert(Key::Heard(node));
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::command::Command;
 use crate::core::{Core, now};
 use crate::journal::{Journal, Segments};
 use crate::records::{
-    Inbound, MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionRecord, SessionState, Stage,
+    Heard, Inbound, MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionRecord, SessionState, Stage,
 };
 use crate::state::{Key, Place};
 use crate::{Durability, OpenError, Refusal, StoreConfig, open, writer};
@@ -29,6 +29,17 @@ pub struct Recipient {
     pub retain: bool,
     /// Subscription Identifiers
     pub subscription_ids: Option<Box<[u32]>>,
+}
+
+/// What is noted together with a message.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Notes {
+    /// the publisher's session has sent it at QoS 2
+    pub inbound: Option<(SessionNo, Inbound)>,
+    /// it is the Will of a session, which is published herewith
+    pub will_of: Option<SessionNo>,
+    /// it came from another node: which, of which process, and its number
+    pub heard: Option<(u64, u64, u64)>,
 }
 
 /// A change on its way to the disk.
@@ -292,18 +303,18 @@ impl Store {
         recipients: &[Recipient],
         inbound: Option<(SessionNo, Inbound)>,
     ) -> Result<(MessageId, Commit), Refusal> {
-        self.publish_will(message, expires_at, recipients, inbound, None)
+        self.publish_with(message, expires_at, recipients, Notes { inbound, ..Notes::default() })
     }
 
-    /// As [`publish`](Self::publish); if the message is the Will of a session, that it is published is kept with it.
-    pub fn publish_will(
+    /// As [`publish`](Self::publish), with more to be noted.
+    pub fn publish_with(
         &self,
         message: &[u8],
         expires_at: Millis,
         recipients: &[Recipient],
-        inbound: Option<(SessionNo, Inbound)>,
-        will_of: Option<SessionNo>,
+        notes: Notes,
     ) -> Result<(MessageId, Commit), Refusal> {
+        let Notes { inbound, will_of, heard } = notes;
         let mut core = self.inner.core.lock();
         self.check(&core, message)?;
         let id = core.state.next_message;
@@ -315,6 +326,9 @@ impl Store {
             let subscription_ids = recipient.subscription_ids.clone();
             owed.push((no, Owed { message: id, seq, stage: Stage::Queued, qos, retain, subscription_ids }));
         }
+        if let Some((node, boot, number)) = heard {
+            core.push(Command::Heard { node, boot, number });
+        }
         core.push(Command::Publish { id, expires_at, recipients: owed, inbound, message });
         let will = will_of.and_then(|no| Some((no, core.state.sessions.get(&no)?.record.clone())));
         if let Some((no, record)) = will {
@@ -324,6 +338,19 @@ impl Store {
         let answer = core.wait();
         self.notify(core);
         Ok((id, Commit(answer)))
+    }
+
+    /// Whether a message of another node was stored, by the node, its process, and the message's number. The last thousand
+    /// of the last process are known.
+    pub fn has_heard(&self, node: u64, boot: u64, number: u64) -> bool {
+        let core = self.inner.core.lock();
+        core.state.heard.get(&node).is_some_and(|heard| heard.boot == boot && heard.numbers.contains(&number))
+    }
+
+    /// What each node has sent.
+    #[doc(hidden)]
+    pub fn heard(&self) -> std::collections::BTreeMap<u64, Heard> {
+        self.inner.core.lock().state.heard.clone()
     }
 
     /// Keeps a message that another store has kept for the same session, with how far its delivery has come there, and under the
@@ -481,7 +508,7 @@ impl Store {
                 let stored = match &key {
                     Key::Message(id) => core.state.messages.get(id).copied(),
                     Key::Retained(topic) => core.state.retained.get(topic).copied(),
-                    Key::Session(_) => None,
+                    Key::Session(_) | Key::Heard(_) => None,
                 }?;
                 (stored, core.frame_at)
             };
@@ -619,7 +646,7 @@ impl Store {
 
     /// Wakes the writer, if there is something for it to do.
     fn notify(&self, core: parking_lot::MutexGuard<'_, Core>) {
-        let wakes = !core.frame.bytes.is_empty();
+        let wakes = !core.frame.bytes.is_empty() && core.frame.waiters.len() >= core.enough;
         drop(core);
         if wakes {
             self.inner.wake.notify_one();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use ciqadamq_core::{LogBudget, NodeId};
+use ciqadamq_core::{Arrival, LogBudget, NodeId};
 use rmqtt::grpc::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -88,7 +88,7 @@ pub(super) async fn receive(cluster: &Arc<Cluster>, mut socket: TcpStream, peer:
         *had = Had { boot: caller.boot, number: 0 };
     }
     socket.write_u64(had.number).await?;
-    read(cluster, socket, receiver, connection, &mut had).await
+    read(cluster, socket, receiver, caller.node, connection, &mut had).await
 }
 
 async fn greet<'a>(cluster: &'a Cluster, socket: &mut TcpStream, caller: &Caller) -> anyhow::Result<&'a Receiver> {
@@ -103,6 +103,7 @@ async fn read(
     cluster: &Arc<Cluster>,
     socket: TcpStream,
     receiver: &Receiver,
+    node: NodeId,
     connection: u64,
     had: &mut Had,
 ) -> anyhow::Result<()> {
@@ -129,7 +130,8 @@ async fn read(
         }
         // Those that go to the disk share an fsync. They are begun in order, and the disk finishes them in order.
         let new = frames.iter().filter(|(number, _)| *number > had.number);
-        futures::future::join_all(new.map(|(_, message)| deliver(cluster, message))).await;
+        let arrival = |number| Arrival { node, boot: had.boot, number };
+        futures::future::join_all(new.map(|(number, message)| deliver(cluster, message, arrival(*number)))).await;
         had.number = frames.iter().map(|(number, _)| *number).fold(had.number, u64::max);
     }
 }
@@ -150,8 +152,13 @@ async fn next(from: &mut BufReader<OwnedReadHalf>) -> anyhow::Result<(u64, Vec<u
 }
 
 /// Hands a message to the sessions of this node.
-async fn deliver(cluster: &Arc<Cluster>, message: &[u8]) {
-    let (from, publish, relations, msg_id) = match Message::decode(message) {
+async fn deliver(cluster: &Arc<Cluster>, message: &[u8], arrival: Arrival) {
+    let arrivals = cluster.arrivals.get();
+    if arrivals.is_some_and(|arrivals| arrivals.has(arrival)) {
+        // An earlier process of this node has stored it, and ended before it could say so.
+        return;
+    }
+    let (from, mut publish, relations, msg_id) = match Message::decode(message) {
         Ok((_, Message::ForwardsTo(from, publish, relations, msg_id))) => (from, publish, relations, msg_id),
         Ok((_, Message::SetRetain(topic, retain, expiry))) => {
             let set = { cluster.scx.extends.retain().await.set(&topic, retain, expiry).await };
@@ -169,7 +176,12 @@ async fn deliver(cluster: &Arc<Cluster>, message: &[u8]) {
         Some(_) => relations,
         None => cluster.without_stale(&publish.topic, relations).await,
     };
+    let ticket = arrivals.map(|arrivals| arrivals.begin(arrival));
+    publish.delay_interval = ticket;
     let result = { cluster.scx.extends.shared().await.forwards_to(from, &publish, relations, msg_id).await };
+    if let (Some(arrivals), Some(ticket)) = (arrivals, ticket) {
+        arrivals.end(ticket);
+    }
     if let Err((_, lost)) = result {
         for (to, from, publish, reason) in lost {
             cluster.scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::codec::encode_options;
 use super::keeper::{Keeper, Kept};
 use super::restore;
-use crate::{Recipient, Stage};
+use crate::{Notes, Recipient, Stage};
 
 pub(super) struct KeptEntry {
     inner: Box<dyn Entry>,
@@ -224,7 +224,7 @@ impl Entry for KeptEntry {
                 retain: publish.retain,
                 subscription_ids: None,
             };
-            publish.delay_interval = match self.keeper.commit(&from, &publish, &[recipient], None).await {
+            publish.delay_interval = match self.keeper.commit(&from, &publish, &[recipient], Notes::default()).await {
                 Ok(ticket) => Some(ticket),
                 // It can be asked for again; in memory it goes on.
                 Err(reason) => {

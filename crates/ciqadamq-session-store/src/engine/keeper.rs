@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 use std::time::Duration;
 
-use ciqadamq_core::Principals;
+use ciqadamq_core::{Arrival, Principals};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::codec::types::QoS;
@@ -21,7 +21,7 @@ use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
 use crate::records::PACKET_IDS;
-use crate::{Inbound, Millis, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
+use crate::{Inbound, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
 
 /// Cuts a client's connection, so that nothing more reaches it.
 pub type Cut = Arc<dyn Fn(&Id) + Send + Sync>;
@@ -48,6 +48,8 @@ pub(super) struct Keeper {
     kept: DashMap<ClientId, Kept>,
     /// Sessions that were made and are not set yet, by their id.
     made: DashMap<Id, Arc<Live>>,
+    /// Messages of other nodes that are being handed to sessions, by their tickets.
+    pub(super) arriving: DashMap<u32, Arrival>,
     /// the session table below ours
     pub(super) inner: std::sync::OnceLock<Arc<dyn Shared>>,
     hooks: tokio::sync::OnceCell<()>,
@@ -138,6 +140,7 @@ impl Keeper {
             keeps_retained,
             kept: DashMap::new(),
             made: DashMap::new(),
+            arriving: DashMap::new(),
             inner: std::sync::OnceLock::new(),
             hooks: tokio::sync::OnceCell::new(),
             any: AtomicBool::new(false),
@@ -317,14 +320,14 @@ impl Keeper {
         from: &From,
         publish: &Publish,
         recipients: &[Recipient],
-        inbound: Option<(SessionNo, Inbound)>,
+        notes: Notes,
     ) -> Result<u32, Refusal> {
         let message = encode_message(from, publish).map_err(|e| Refusal::Broken(e.to_string()))?;
         // A Will is published and noted as published in one.
         let will_of = matches!(from.typ(), FromType::LastWill).then(|| self.same(&from.id)).flatten();
         let expires_at = self.expires_at(publish);
-        let (number, commit) =
-            self.store.publish_will(&message, expires_at, recipients, inbound, will_of.map(|kept| kept.no))?;
+        let notes = Notes { will_of: will_of.map(|kept| kept.no), ..notes };
+        let (number, commit) = self.store.publish_with(&message, expires_at, recipients, notes)?;
         commit.done().await?;
         Ok(number as u32)
     }

@@ -1,11 +1,12 @@
 //! The plugin: puts the parts into the engine, and looks after them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use ciqadamq_core::{Condition, Health, Principals, Waiting};
+use ciqadamq_core::{Arrival, Arrivals, Condition, Health, Principals, Waiting};
 use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
@@ -53,6 +54,8 @@ pub struct Deps {
 /// The running plugin.
 pub struct SessionKeeper {
     pub(super) keeper: Arc<Keeper>,
+    /// the next ticket
+    arrivals: AtomicU32,
 }
 
 impl SessionKeeper {
@@ -91,7 +94,23 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
             Box::pin(async move { Ok(Box::new(SessionStorePlugin { scx, keeper, retained, health }) as DynPlugin) })
         })
         .await?;
-    Ok(Arc::new(SessionKeeper { keeper }))
+    Ok(Arc::new(SessionKeeper { keeper, arrivals: AtomicU32::new(0) }))
+}
+
+impl Arrivals for SessionKeeper {
+    fn has(&self, Arrival { node, boot, number }: Arrival) -> bool {
+        self.keeper.store.has_heard(node, boot, number)
+    }
+
+    fn begin(&self, arrival: Arrival) -> u32 {
+        let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        self.keeper.arriving.insert(ticket, arrival);
+        ticket
+    }
+
+    fn end(&self, ticket: u32) {
+        self.keeper.arriving.remove(&ticket);
+    }
 }
 
 impl Waiting for SessionKeeper {

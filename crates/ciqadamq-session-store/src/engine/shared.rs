@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ciqadamq_core::Arrival;
 use rmqtt::Result;
 use rmqtt::codec::types::QoS;
 use rmqtt::grpc::GrpcClients;
@@ -14,6 +15,7 @@ use tracing::warn;
 
 use super::entry::KeptEntry;
 use super::keeper::{Exchange, Keeper};
+use crate::Notes;
 
 type Lost = Vec<(To, From, Publish, Reason)>;
 
@@ -40,7 +42,7 @@ impl Keeping {
         let recipients = keeper.recipients(&publish, &local);
         let is_will = matches!(from.typ(), FromType::LastWill);
         if !recipients.is_empty() || inbound.is_some() {
-            match keeper.commit(&from, &publish, &recipients, inbound).await {
+            match keeper.commit(&from, &publish, &recipients, Notes { inbound, ..Notes::default() }).await {
                 Ok(ticket) => publish.delay_interval = Some(ticket),
                 Err(refusal) if from.is_custom() => {
                     keeper.refuse(&from, &publish, &refusal);
@@ -135,18 +137,18 @@ impl Shared for Keeping {
         } else {
             Vec::new()
         };
-        if recipients.is_empty() {
-            return self.inner.forwards_to(from, publish, relations, msg_id).await;
-        }
-        // From another node, whose ticket says nothing here.
         let mut publish = publish.clone();
-        publish.delay_interval = match self.keeper.commit(&from, &publish, &recipients, None).await {
-            Ok(ticket) => Some(ticket),
-            Err(refusal) => {
-                warn!(topic = &*publish.topic, reason = %refusal, "message of another node is not kept on disk");
-                None
+        // From another node: the ticket is that of its arrival, and says nothing to sessions.
+        let arrival = publish.delay_interval.take().and_then(|ticket| self.keeper.arriving.get(&ticket).map(|at| *at));
+        if !recipients.is_empty() {
+            let heard = arrival.map(|Arrival { node, boot, number }| (node, boot, number));
+            match self.keeper.commit(&from, &publish, &recipients, Notes { heard, ..Notes::default() }).await {
+                Ok(ticket) => publish.delay_interval = Some(ticket),
+                Err(refusal) => {
+                    warn!(topic = &*publish.topic, reason = %refusal, "message of another node is not kept on disk");
+                }
             }
-        };
+        }
         self.inner.forwards_to(from, &publish, relations, msg_id).await
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ciqadamq_session_store::{Inbound, Stage, Store};
+use ciqadamq_session_store::{Heard, Inbound, Notes, Stage, Store};
 use proptest::prelude::*;
 
 use crate::support::{All, LATER, Seen, all, copy, crash, open, record, to};
@@ -19,6 +19,8 @@ enum Op {
     Publish {
         to: Vec<(u8, bool)>,
         inbound: Option<(u8, u8)>,
+        /// from another node: which, and of which process
+        heard: Option<(u8, u8)>,
         size: u16,
     },
     Deliver(u8),
@@ -43,8 +45,13 @@ fn op() -> impl Strategy<Value = Op> {
         1 => client.clone().prop_map(Op::End),
         1 => (client.clone(), 0..3u8).prop_map(|(c, f)| Op::Subscribe(c, f)),
         1 => (client.clone(), 0..3u8).prop_map(|(c, f)| Op::Unsubscribe(c, f)),
-        12 => (prop::collection::vec((client.clone(), any::<bool>()), 0..4), prop::option::of((client.clone(), 1..4u8)), 0..3000u16)
-            .prop_map(|(to, inbound, size)| Op::Publish { to, inbound, size }),
+        12 => (
+            prop::collection::vec((client.clone(), any::<bool>()), 0..4),
+            prop::option::of((client.clone(), 1..4u8)),
+            prop::option::of((1..3u8, 1..3u8)),
+            0..3000u16,
+        )
+            .prop_map(|(to, inbound, heard, size)| Op::Publish { to, inbound, heard, size }),
         6 => client.clone().prop_map(Op::Deliver),
         3 => client.clone().prop_map(Op::Received),
         4 => client.clone().prop_map(Op::Acknowledged),
@@ -104,15 +111,25 @@ impl Model {
                 drop(store.unsubscribe(no, &format!("filter/{f}")));
                 self.all.sessions.get_mut(&name(*c)).unwrap().subscriptions.remove(&format!("filter/{f}"));
             }
-            Op::Publish { to: recipients, inbound, size } => {
+            Op::Publish { to: recipients, inbound, heard, size } => {
                 self.published += 1;
                 let payload = [self.published.to_le_bytes().to_vec(), vec![7; (*size).into()]].concat();
                 let known: Vec<_> = recipients.iter().filter_map(|(c, two)| Some((no(&name(*c))?, *c, *two))).collect();
                 let targets: Vec<_> = known.iter().map(|(no, _, two)| to(*no, 1 + u8::from(*two))).collect();
                 let hash = self.published.into();
                 let from = inbound.and_then(|(c, id)| Some((no(&name(c))?, Inbound { packet_id: id.into(), hash })));
-                let (id, commit) = store.publish(&payload, LATER, &targets, from).unwrap();
+                let heard = heard.map(|(node, boot)| (node.into(), boot.into(), u64::from(self.published)));
+                let notes = Notes { inbound: from, heard, ..Notes::default() };
+                let (id, commit) = store.publish_with(&payload, LATER, &targets, notes).unwrap();
                 drop(commit);
+                if let Some((node, boot, number)) = heard {
+                    let of = self.all.heard.entry(node).or_default();
+                    if of.boot != boot {
+                        *of = Heard { boot, ..Heard::default() };
+                    }
+                    of.numbers.push_back(number);
+                    assert!(store.has_heard(node, boot, number) && !store.has_heard(node, boot + 1, number));
+                }
                 for (_, c, two) in known {
                     let entry = (Some(payload.clone()), 1 + u8::from(two), Stage::Queued);
                     self.all.sessions.get_mut(&name(c)).unwrap().queue.push(entry);

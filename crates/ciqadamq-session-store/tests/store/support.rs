@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ciqadamq_session_store::{Durability, Recipient, SessionNo, SessionRecord, Stage, Store, StoreConfig};
+use ciqadamq_session_store::{Durability, Heard, Recipient, SessionNo, SessionRecord, Stage, Store, StoreConfig};
 
 /// Never.
 pub const LATER: i64 = i64::MAX;
@@ -47,6 +47,7 @@ pub struct Seen {
 pub struct All {
     pub sessions: BTreeMap<String, Seen>,
     pub retained: BTreeMap<String, Vec<u8>>,
+    pub heard: BTreeMap<u64, Heard>,
 }
 
 pub fn all(store: &Store) -> All {
@@ -70,6 +71,7 @@ pub fn all(store: &Store) -> All {
         let message = store.retained_message(&topic).expect("a retained message is there");
         all.retained.insert(topic, message);
     }
+    all.heard = store.heard();
     all
 }
 
