@@ -19,6 +19,7 @@ use rmqtt::grpc::GrpcClients;
 use rmqtt::session::Session;
 use rmqtt::shared::{Entry, MessageLoadCallback, RetainLoadCallback, Shared};
 use rmqtt::types::*;
+use rmqtt::utils::timestamp_millis;
 use tracing::debug;
 
 use crate::handover::{Handovers, OpenHandover, Waiting, divert, forward};
@@ -111,7 +112,14 @@ impl GuardedEntry {
             return Err(anyhow!("mqtt.max_connections reached"));
         }
         self.ownership.has_place(&self.inner.id()).await?;
-        match self.ownership.claim(&self.inner.id(), existing.as_ref()) {
+        let claim = self.ownership.claim(&self.inner.id(), existing.as_ref());
+        if let (Claim::Own | Claim::OwnWithMoreRights, Some(existing)) = (claim, &existing)
+            && came_later(&existing.id, &self.inner.id())
+            && existing.connected().await.unwrap_or(false)
+        {
+            return Err(anyhow!("a later connection of this client is in"));
+        }
+        match claim {
             Claim::Own if !clean_start => self.take_over(clear_subscriptions).await,
             // Another node may have one.
             Claim::Own if existing.is_none() => self.inner.kick(true, true, false).await,
@@ -142,6 +150,14 @@ impl GuardedEntry {
             }
         }
     }
+}
+
+/// Whether the session `there` came with a later CONNECT than the one that is let in now: with many logins at once they can
+/// overtake each other, and mostly the earlier one's client has given up. Of one node, whose clock says it; if that was set back,
+/// nothing is certain.
+fn came_later(there: &Id, now_in: &Id) -> bool {
+    let is_past = there.create_time <= timestamp_millis();
+    there.node_id == now_in.node_id && there.create_time > now_in.create_time && is_past
 }
 
 /// Asks a session's task to stop, as the engine would; `false` if there is none any more. `for_good`: nobody takes the

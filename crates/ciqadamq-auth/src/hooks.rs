@@ -57,6 +57,7 @@ impl Hooks {
         match verdict {
             Ok(principal) => {
                 self.0.expect(principal, is_v5);
+                judging.let_in();
                 // Not the engine's superuser flag, which skips the access hooks: even a superuser may not publish to a
                 // wildcard, and a flag that is taken away must count at once.
                 allow()

@@ -28,6 +28,8 @@ use crate::sessions::{ADMINISTRATIVE_ACTION, CONNACK_BY, Ending, Sessions};
 
 /// How long a login waits between its verdict and its session. Longer than any handshake.
 const PENDING_MAX: Duration = Duration::from_secs(120);
+/// How long after its verdict a client may not be seen online yet: it waits for its client id, and for whoever looks.
+const LET_IN_MAX: Duration = Duration::from_secs(10);
 /// After what time a session that could not be ended is tried again: until then it cannot act, but it hears.
 const END_RETRY: Duration = Duration::from_secs(1);
 /// Sessions ended at the same time; each may wait up to five seconds for a stuck client.
@@ -69,7 +71,8 @@ pub(crate) struct Ownership {
     sessions_per_user: usize,
     farewells: Arc<Farewells>,
     pub(crate) defer_unknown: bool,
-    /// Clients whose CONNECT is complete and has no answer yet. Bounded by the connections that are open.
+    /// Clients whose CONNECT is complete and has no answer yet, or a good one lately. Bounded by the connections that are open,
+    /// and those of the last half minute.
     judging: DashMap<SocketAddr, Judged>,
     log: LogBudget,
     /// Logins that could not be judged, by tag: told "server unavailable" by the guard.
@@ -88,10 +91,17 @@ struct Pending {
     is_v5: bool,
 }
 
-/// A client whose CONNECT is being judged.
+/// A client whose CONNECT is being judged, or was let in a moment ago.
 struct Judged {
     connection: Option<Connection>,
     gone: Arc<Notify>,
+    let_in: Option<Instant>,
+}
+
+impl Judged {
+    fn counts(&self) -> bool {
+        self.let_in.is_none_or(|since| since.elapsed() < LET_IN_MAX)
+    }
 }
 
 /// A CONNECT that is being judged, until dropped.
@@ -100,6 +110,15 @@ pub(crate) struct Judging<'a> {
     client: Option<SocketAddr>,
     /// told when the client has gone away
     pub(crate) gone: Arc<Notify>,
+}
+
+impl Judging<'_> {
+    /// The client is let in: it counts until its session is online.
+    pub(crate) fn let_in(mut self) {
+        if let Some(mut judged) = self.client.take().and_then(|client| self.all.get_mut(&client)) {
+            judged.let_in = Some(Instant::now());
+        }
+    }
 }
 
 impl Drop for Judging<'_> {
@@ -179,19 +198,20 @@ impl Ownership {
         let (client, gone) = (id.remote_addr, Arc::new(Notify::new()));
         if let Some(client) = client {
             let connection = self.sessions.connection(id);
-            self.judging.insert(client, Judged { connection, gone: gone.clone() });
+            self.judging.insert(client, Judged { connection, gone: gone.clone(), let_in: None });
         }
         Judging { all: &self.judging, client, gone }
     }
 
     /// The connections whose CONNECT is being judged, and who wants to hear of their end.
     pub(crate) fn connections_judged(&self) -> Vec<(Connection, Arc<Notify>)> {
-        self.judging.iter().filter_map(|judged| Some((judged.connection?, judged.gone.clone()))).collect()
+        let waiting = self.judging.iter().filter(|judged| judged.let_in.is_none());
+        waiting.filter_map(|judged| Some((judged.connection?, judged.gone.clone()))).collect()
     }
 
-    /// The clients whose CONNECT is being judged.
-    pub(crate) fn being_judged(&self) -> Vec<SocketAddr> {
-        self.judging.iter().map(|entry| *entry.key()).collect()
+    /// Whether the CONNECT of a client is being judged, or it was let in a moment ago.
+    pub(crate) fn is_judged(&self, client: &SocketAddr) -> bool {
+        self.judging.get(client).is_some_and(|judged| judged.counts())
     }
 
     /// Answers a CONNECT in the engine's place, which is about to refuse it.
@@ -446,6 +466,7 @@ impl Ownership {
     fn sweep(&self) {
         self.pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
         self.unjudged.retain(|_, since| since.elapsed() < PENDING_MAX);
+        self.judging.retain(|_, judged| judged.counts());
     }
 
     fn postpone(self: &Arc<Self>, doomed: Vec<Arc<Principal>>, by: Duration) {

@@ -66,10 +66,10 @@ impl Silent {
         let mut waiting = HashMap::new();
         loop {
             tokio::time::sleep(self.interval()).await;
-            let mut known = sessions.online_addresses().await;
-            known.extend(ownership.being_judged());
+            let known = sessions.online_addresses().await;
+            let ownership = ownership.clone();
             let look = tokio::task::spawn_blocking(move || {
-                let counts = self.look(&mut waiting, &known);
+                let counts = self.look(&mut waiting, &known, |peer| ownership.is_judged(peer));
                 (waiting, counts)
             });
             match look.await {
@@ -91,10 +91,17 @@ impl Silent {
     }
 
     /// One look: who is new is remembered, who is gone or has a session is forgotten, who is late or too many is closed.
-    fn look(&self, waiting: &mut HashMap<SocketAddr, Instant>, known: &HashSet<SocketAddr>) -> [usize; 3] {
+    ///
+    /// `known` was true a while ago, with many sessions; `is_judged` is true now, and still for those who came in between.
+    fn look(
+        &self,
+        waiting: &mut HashMap<SocketAddr, Instant>,
+        known: &HashSet<SocketAddr>,
+        is_judged: impl Fn(&SocketAddr) -> bool,
+    ) -> [usize; 3] {
         let mut seen = HashMap::new();
         each_socket(
-            |peer| !known.contains(peer),
+            |peer| !known.contains(peer) && !is_judged(peer),
             |socket| {
                 let (Ok(local), Ok(peer)) = (socket.local_addr(), socket.peer_addr()) else { return false };
                 if local.port() == self.port {
@@ -107,7 +114,7 @@ impl Silent {
         let mut counts = [0; 3];
         if !doomed.is_empty() {
             each_socket(
-                |peer| doomed.contains_key(peer),
+                |peer| doomed.contains_key(peer) && !is_judged(peer),
                 |socket| {
                     let (Ok(local), Ok(peer)) = (socket.local_addr(), socket.peer_addr()) else { return false };
                     let Some(late) = doomed.get(&peer).filter(|_| local.port() == self.port) else { return false };
@@ -167,9 +174,17 @@ mod tests {
         let watch = Silent { port: addr.port(), timeout: Duration::from_millis(20), max: 0, max_per_address: 0 };
         let has_session = HashSet::from([known.local_addr().unwrap()]);
         let mut waiting = HashMap::new();
-        assert_eq!(watch.look(&mut waiting, &has_session), [0; 3], "closed before its time");
+        let look =
+            |waiting: &mut _, is_judged: &dyn Fn(&SocketAddr) -> bool| watch.look(waiting, &has_session, is_judged);
+        assert_eq!(look(&mut waiting, &|_| false), [0; 3], "closed before its time");
+        // Late, and let in since it was looked who is online.
+        std::thread::sleep(watch.timeout);
+        let (late, asked) = (silent.local_addr().unwrap(), std::cell::Cell::new(0));
+        let just_now = |peer: &SocketAddr| *peer == late && asked.replace(asked.get() + 1) > 0;
+        assert_eq!(look(&mut waiting, &just_now), [0; 3], "closed while it was let in");
+        assert_eq!(asked.get(), 2);
         let since = Instant::now();
-        while watch.look(&mut waiting, &has_session) == [0; 3] {
+        while look(&mut waiting, &|_| false) == [0; 3] {
             assert!(since.elapsed() < Duration::from_secs(10), "never closed");
             std::thread::yield_now();
         }

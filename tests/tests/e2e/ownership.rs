@@ -1,7 +1,7 @@
 //! A client id belongs to a person as long as a session with it exists.
 
 use ciqadamq_tests::mqtt::{Answer, reason};
-use ciqadamq_tests::{Broker, Connect, Link, Version};
+use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Connect, Link, Version};
 
 #[test]
 fn an_offline_session_is_nobody_elses_and_keeps_its_messages() {
@@ -86,6 +86,48 @@ fn the_same_person_may_take_over_with_another_token() {
     assert_eq!(second.expect_closed(), Some(reason::ADMINISTRATIVE));
 }
 
+/// In a storm of logins a client gives up and comes again; its first CONNECT may be done with last.
+#[test]
+fn of_two_connections_of_a_client_the_later_one_stays_whichever_is_let_in_last() {
+    let options = BrokerOptions::new().set("auth.argon2.m_cost", 131_072).set("auth.argon2.t_cost", 4);
+    let broker = Broker::start(options);
+    let quick = broker.create("quick", "ua", false, false);
+    // It was here before, and its password need not be hashed.
+    broker.client(&quick, Version::V5, "before").disconnect();
+    for version in Version::COMMON {
+        for persistent in [false, true] {
+            let slow = broker.create("slow", "ua", false, false);
+            let connect = |account: &Account| {
+                let connect = account.connect(version, "phone");
+                if persistent { connect.persistent(600) } else { connect }
+            };
+            let mut earlier = Client::open(&connect(&slow), broker.tcp).unwrap();
+            earlier.send(&connect(&slow).encode());
+            let before = broker.rest.metric("ciqadamq_auth_logins_total", &["ok"]);
+            let (mut later, _) = broker.connect(&connect(&quick)).accepted();
+            assert_eq!(
+                broker.rest.metric("ciqadamq_auth_logins_total", &["ok"]),
+                before + 1.0,
+                "the slow one was quicker"
+            );
+            let answer = earlier.connack();
+            assert!(
+                matches!(answer, Answer::Refused(code) if code == version.pick(0x88, 3)),
+                "{version:?}: {answer:?}"
+            );
+            assert!(later.ping(), "{version:?}: kicked by an earlier connection");
+            later.disconnect();
+            broker.rest.delete_user("slow");
+            // As long as there is a session, it can be taken over as ever.
+            broker.connect(&connect(&quick)).accepted().0.disconnect();
+            if persistent {
+                assert_eq!(broker.rest.delete("/api/v1/sessions/phone").status, 204);
+            }
+            broker.rest.wait_gone("phone");
+        }
+    }
+}
+
 #[test]
 fn a_client_id_is_free_again_when_its_session_has_ended() {
     let broker = Broker::start_default();
@@ -100,7 +142,7 @@ fn a_client_id_is_free_again_when_its_session_has_ended() {
 
 #[test]
 fn connections_are_bounded() {
-    let broker = Broker::start(ciqadamq_tests::BrokerOptions::new().set("mqtt.max_connections", 3));
+    let broker = Broker::start(BrokerOptions::new().set("mqtt.max_connections", 3));
     let ua = broker.user("ua");
     for version in Version::COMMON {
         let mut clients: Vec<_> = (0..3).map(|n| broker.client(&ua, version, &format!("client{n}"))).collect();
@@ -114,7 +156,7 @@ fn connections_are_bounded() {
         }
         // Who takes an own session over is no further connection.
         let mut again = broker.client(&ua, version, "client0");
-        assert!(again.ping() && clients[1..].iter_mut().all(ciqadamq_tests::Client::ping));
+        assert!(again.ping() && clients[1..].iter_mut().all(Client::ping));
         drop((again, clients));
         for n in 0..3 {
             broker.rest.wait_gone(&format!("client{n}"));
