@@ -7,7 +7,8 @@
 //! | routes of this node's sessions that somebody removed, holding it for dead | this node |
 //! | a session here whose client id another node took over meanwhile | this node ends it |
 //!
-//! All of it goes through all routes or sessions. So it is done when something has happened, and else once a minute.
+//! All of it goes through all routes or sessions. So it is done when something has happened, and for a while after that, and else
+//! once a minute.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,6 +34,10 @@ const AT_ONCE: usize = 2_000;
 const STOP_WAIT: Duration = Duration::from_secs(5);
 /// Between two sweeps without a reason.
 const AUDIT_EVERY: Duration = Duration::from_secs(60);
+/// Between two sweeps after something has happened, for as long as what others began then may still have its effect: the engine
+/// tries for a minute to remove a route.
+const AUDIT_SOON: Duration = Duration::from_secs(5);
+const AFTERMATH: Duration = Duration::from_secs(70);
 
 type RouteOf = (TopicFilter, Id);
 
@@ -40,18 +45,30 @@ type RouteOf = (TopicFilter, Id);
 struct Sweep {
     /// When everything was swept last. `None`: it is due.
     audited: Option<Instant>,
-    /// The cluster did not work, or this node was thought dead: what was given away meanwhile is not known.
-    doubted: bool,
+    /// When the cluster did not work last, or this node was thought dead: what was given away then is not known.
+    doubted: Instant,
     /// Nodes whose routes are gone, as long as they are dead.
     cleared: HashSet<NodeId>,
     /// Routes to sessions that this node does not have, at the first sight.
     suspects: HashSet<RouteOf>,
 }
 
+impl Sweep {
+    fn doubt(&mut self) {
+        (self.doubted, self.audited) = (Instant::now(), None);
+    }
+
+    fn is_due(&self) -> bool {
+        let every = if self.doubted.elapsed() < AFTERMATH { AUDIT_SOON } else { AUDIT_EVERY };
+        self.audited.is_none_or(|at| at.elapsed() >= every)
+    }
+}
+
 impl Cluster {
     /// Cleans up, for ever.
     pub(crate) async fn sweep(self: Arc<Self>) {
-        let mut sweep = Sweep { audited: None, doubted: true, cleared: HashSet::new(), suspects: HashSet::new() };
+        let (cleared, suspects) = (HashSet::new(), HashSet::new());
+        let mut sweep = Sweep { audited: None, doubted: Instant::now(), cleared, suspects };
         loop {
             tokio::time::sleep(EVERY).await;
             if !self.serves() {
@@ -59,7 +76,7 @@ impl Cluster {
             }
             if !matches!(self.state(), Verdict::Works { .. }) {
                 // Nothing can be changed now.
-                sweep.doubted = true;
+                sweep.doubt();
                 continue;
             }
             self.sweep_once(&mut sweep).await;
@@ -67,19 +84,19 @@ impl Cluster {
     }
 
     async fn sweep_once(&self, sweep: &mut Sweep) {
-        let is_due = sweep.audited.is_none_or(|at| at.elapsed() >= AUDIT_EVERY);
+        let is_due = sweep.is_due();
         if is_due {
             sweep.cleared.clear();
         }
         self.remove_dead(&mut sweep.cleared).await;
         if self.liveness.was_thought_dead() {
             // Others may still be removing its routes.
-            sweep.doubted = true;
+            sweep.doubt();
             return;
         }
-        if is_due || sweep.doubted {
+        if is_due {
             self.audit().await;
-            (sweep.doubted, sweep.audited) = (false, Some(Instant::now()));
+            sweep.audited = Some(Instant::now());
         } else if sweep.suspects.is_empty() {
             return;
         }
