@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ciqadamq_tests::{Cluster, Version, eventually};
 
@@ -50,6 +50,7 @@ pub struct Ledger {
     /// What was asked for each user, and how it was answered.
     history: Mutex<BTreeMap<String, Vec<String>>>,
     began: Instant,
+    began_at: SystemTime,
 }
 
 impl Default for Ledger {
@@ -62,6 +63,7 @@ impl Default for Ledger {
             violations: Mutex::default(),
             history: Mutex::default(),
             began: Instant::now(),
+            began_at: SystemTime::now(),
         }
     }
 }
@@ -120,15 +122,25 @@ impl Ledger {
         self.check_users(cluster);
         self.check_messages();
         let violations = self.violations.lock().unwrap();
-        for username in self.history.lock().unwrap().keys().filter(|name| violations.iter().any(|v| v.contains(*name)))
-        {
-            for node in cluster.ids() {
-                let log = cluster[node].log();
-                let lines = log.lines().filter(|line| line.contains(&format!("username={username} ")));
-                lines.for_each(|line| println!("node {node}: {line}"));
-            }
+        if !violations.is_empty() {
+            self.show_logs(cluster, &violations);
         }
         assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
+    }
+
+    /// What the nodes say of the users that are not what they should be, and of the cluster.
+    fn show_logs(&self, cluster: &Cluster, violations: &[String]) {
+        let history = self.history.lock().unwrap();
+        let names = history.keys().filter(|name| violations.iter().any(|text| text.contains(*name)));
+        let users: Vec<String> = names.map(|name| format!("username={name} ")).collect();
+        println!("began at {:?}", self.began_at);
+        for node in cluster.ids() {
+            for line in cluster[node].log().lines() {
+                if line.contains("ciqadamq_cluster::") || users.iter().any(|user| line.contains(user)) {
+                    println!("node {node}: {line}");
+                }
+            }
+        }
     }
 
     fn check_users(&self, cluster: &Cluster) {
@@ -164,6 +176,7 @@ impl Ledger {
     fn check_messages(&self) {
         let (acked, epochs) = (self.acked.lock().unwrap(), self.epochs.lock().unwrap());
         let (mut proven, mut unsure) = (0, 0);
+        let after = |at: Instant| at.duration_since(self.began).as_secs_f64();
         for epoch in epochs.iter() {
             let due = acked.iter().filter(|m| {
                 m.person == epoch.person && m.sent > epoch.subscribed + KNOWN && m.acked + DELIVERY < epoch.ended
@@ -176,8 +189,14 @@ impl Ledger {
                     proven += 1;
                 } else {
                     self.violation(format!(
-                        "{} was acknowledged by node {} and did not reach {} on node {}",
-                        message.text, message.node, epoch.device, epoch.node
+                        "{} was acknowledged by node {} after {:.3} s and did not reach {} on node {}, {:.3} to {:.3} s",
+                        message.text,
+                        message.node,
+                        after(message.acked),
+                        epoch.device,
+                        epoch.node,
+                        after(epoch.subscribed),
+                        after(epoch.ended)
                     ));
                 }
             }
