@@ -602,13 +602,12 @@ impl Cluster {
         &self,
         node: NodeId,
         from: From,
-        mut publish: Publish,
+        publish: Publish,
         relations: SubRelations,
         msg_id: Option<MsgID>,
     ) -> Option<u64> {
         let count = relations.len() as u64;
-        // What the session store of this node remembers there says nothing on another one.
-        publish.delay_interval = None;
+        // `delay_interval` stays: by what the session store of this node knows the message, the other one knows it again.
         let message = Message::ForwardsTo(from, publish, relations, msg_id);
         match self.links.send(node, &message).await {
             Ok(number) => {

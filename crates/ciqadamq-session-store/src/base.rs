@@ -16,7 +16,7 @@ use crate::state::{Key, Place, State, Stored};
 use crate::wire::{Put, Take};
 
 /// Version of keys and values.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const META: &[u8] = b"meta";
 
 /// What sled notes about the whole.

@@ -40,7 +40,7 @@ pub(crate) enum Command<'a> {
     /// Removes it.
     Clear { topic: &'a str },
     /// A message of another node was stored: the one of the command behind this.
-    Heard { node: u64, boot: u64, number: u64 },
+    Heard { node: u64, boot: u64, number: u64, origin: Option<u32> },
 }
 
 impl<'a> Command<'a> {
@@ -102,9 +102,11 @@ impl<'a> Command<'a> {
                 out.u8(11);
                 out.bytes(topic.as_bytes());
             }
-            Self::Heard { node, boot, number } => {
+            Self::Heard { node, boot, number, origin } => {
                 out.u8(12);
                 [node, boot, number].into_iter().for_each(|n| out.u64(*n));
+                out.u8(origin.is_some().into());
+                out.u32(origin.unwrap_or_default());
             }
         }
     }
@@ -124,7 +126,7 @@ impl<'a> Command<'a> {
                     .collect::<Result<_, Malformed>>()?;
                 let inbound = match from.u8()? {
                     0 => None,
-                    _ => Some((from.u64()?, Inbound { packet_id: from.u16()?, hash: from.u64()? })),
+                    _ => Some((from.u64()?, Inbound { packet_id: from.u16()?, hash: from.u64()?, message: id })),
                 };
                 Self::Publish { id, expires_at, recipients, inbound, message: from.bytes()? }
             }
@@ -134,7 +136,11 @@ impl<'a> Command<'a> {
             9 => Self::Released { no: from.u64()?, packet_id: from.u16()? },
             10 => Self::Retain { topic: from.text()?, expires_at: from.i64()?, message: from.bytes()? },
             11 => Self::Clear { topic: from.text()? },
-            12 => Self::Heard { node: from.u64()?, boot: from.u64()?, number: from.u64()? },
+            12 => {
+                let (node, boot, number) = (from.u64()?, from.u64()?, from.u64()?);
+                let (has_origin, origin) = (from.u8()? != 0, from.u32()?);
+                Self::Heard { node, boot, number, origin: has_origin.then_some(origin) }
+            }
             _ => return Err(Malformed("a command of another version")),
         })
     }

@@ -24,4 +24,4 @@ mod writer;
 pub use config::{Durability, StoreConfig};
 pub use error::{OpenError, Refusal};
 pub use records::{Heard, Inbound, MessageId, Millis, Owed, Owner, Seq, SessionNo, SessionRecord, SessionState, Stage};
-pub use store::{Commit, Notes, Recipient, Status, Store};
+pub use store::{Arrived, Commit, Notes, Recipient, Status, Store};

@@ -184,6 +184,8 @@ pub struct Inbound {
     pub packet_id: u16,
     /// of the message, to tell a message sent again from another one under the same identifier
     pub hash: u64,
+    /// under which number it was kept; the store knows
+    pub message: MessageId,
 }
 
 /// Messages of another node that are remembered: more than it has on the way without hearing that they came.
@@ -196,35 +198,50 @@ pub struct Heard {
     pub boot: u64,
     /// their numbers, in the order in which they were stored
     pub numbers: VecDeque<u64>,
+    /// by the numbers of its store, of all of its processes
+    pub origins: VecDeque<u32>,
 }
 
 impl Heard {
-    pub(crate) fn note(&mut self, boot: u64, number: u64) {
+    pub(crate) fn note(&mut self, boot: u64, number: u64, origin: Option<u32>) {
         if self.boot != boot {
-            *self = Self { boot, numbers: VecDeque::new() };
+            self.boot = boot;
+            self.numbers.clear();
         }
-        if self.numbers.contains(&number) {
-            return;
+        remember(&mut self.numbers, number);
+        if let Some(origin) = origin {
+            remember(&mut self.origins, origin);
         }
-        if self.numbers.len() == HEARD_MAX {
-            self.numbers.pop_front();
-        }
-        self.numbers.push_back(number);
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(12 + self.numbers.len() * 8);
+        let mut out = Vec::with_capacity(16 + self.numbers.len() * 8 + self.origins.len() * 4);
         out.u64(self.boot);
         out.u32(self.numbers.len() as u32);
         self.numbers.iter().for_each(|number| out.u64(*number));
+        out.u32(self.origins.len() as u32);
+        self.origins.iter().for_each(|origin| out.u32(*origin));
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let from = &mut Take::new(bytes);
         let boot = from.u64()?;
-        Ok(Self { boot, numbers: (0..from.u32()?).map(|_| from.u64()).collect::<Result<_, _>>()? })
+        let numbers = (0..from.u32()?).map(|_| from.u64()).collect::<Result<_, _>>()?;
+        let origins = (0..from.u32()?).map(|_| from.u32()).collect::<Result<_, _>>()?;
+        Ok(Self { boot, numbers, origins })
     }
+}
+
+/// Puts something at the end, once; the first goes if there are too many.
+pub(crate) fn remember<T: PartialEq>(all: &mut VecDeque<T>, new: T) {
+    if all.contains(&new) {
+        return;
+    }
+    if all.len() == HEARD_MAX {
+        all.pop_front();
+    }
+    all.push_back(new);
 }
 
 /// All about one session.
@@ -262,6 +279,7 @@ impl SessionState {
         for inbound in &self.inbound {
             out.u16(inbound.packet_id);
             out.u64(inbound.hash);
+            out.u64(inbound.message);
         }
         out
     }
@@ -275,7 +293,7 @@ impl SessionState {
             .collect::<Result<_, Malformed>>()?;
         let queue = (0..from.u32()?).map(|_| Owed::decode(from)).collect::<Result<_, _>>()?;
         let inbound = (0..from.u32()?)
-            .map(|_| Ok(Inbound { packet_id: from.u16()?, hash: from.u64()? }))
+            .map(|_| Ok(Inbound { packet_id: from.u16()?, hash: from.u64()?, message: from.u64()? }))
             .collect::<Result<_, Malformed>>()?;
         if !from.is_empty() {
             return Err(Malformed("a session has something behind it"));

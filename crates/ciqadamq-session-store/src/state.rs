@@ -144,8 +144,8 @@ impl State {
                     self.gone(Key::Retained(topic.to_owned()), old.in_base);
                 }
             }
-            Command::Heard { node, boot, number } => {
-                self.heard.entry(node).or_default().note(boot, number);
+            Command::Heard { node, boot, number, origin } => {
+                self.heard.entry(node).or_default().note(boot, number, origin);
                 self.touched.insert(Key::Heard(node));
             }
         }

@@ -31,6 +31,19 @@ pub struct Recipient {
     pub subscription_ids: Option<Box<[u32]>>,
 }
 
+/// Where a message of another node comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived {
+    /// which node
+    pub node: u64,
+    /// which of its processes
+    pub boot: u64,
+    /// its number on the way
+    pub number: u64,
+    /// the low half of its number in that node's store
+    pub origin: Option<u32>,
+}
+
 /// What is noted together with a message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Notes {
@@ -38,8 +51,8 @@ pub struct Notes {
     pub inbound: Option<(SessionNo, Inbound)>,
     /// it is the Will of a session, which is published herewith
     pub will_of: Option<SessionNo>,
-    /// it came from another node: which, of which process, and its number
-    pub heard: Option<(u64, u64, u64)>,
+    /// it came from another node
+    pub heard: Option<Arrived>,
 }
 
 /// A change on its way to the disk.
@@ -326,8 +339,9 @@ impl Store {
             let subscription_ids = recipient.subscription_ids.clone();
             owed.push((no, Owed { message: id, seq, stage: Stage::Queued, qos, retain, subscription_ids }));
         }
-        if let Some((node, boot, number)) = heard {
-            core.push(Command::Heard { node, boot, number });
+        let inbound = inbound.map(|(no, inbound)| (no, Inbound { message: id, ..inbound }));
+        if let Some(Arrived { node, boot, number, origin }) = heard {
+            core.push(Command::Heard { node, boot, number, origin });
         }
         core.push(Command::Publish { id, expires_at, recipients: owed, inbound, message });
         let will = will_of.and_then(|no| Some((no, core.state.sessions.get(&no)?.record.clone())));
@@ -345,6 +359,11 @@ impl Store {
     pub fn has_heard(&self, node: u64, boot: u64, number: u64) -> bool {
         let core = self.inner.core.lock();
         core.state.heard.get(&node).is_some_and(|heard| heard.boot == boot && heard.numbers.contains(&number))
+    }
+
+    /// Whether a message of another node was stored, by the low half of its number in that node's store. The last thousand are known.
+    pub fn has_origin(&self, node: u64, origin: u32) -> bool {
+        self.inner.core.lock().state.heard.get(&node).is_some_and(|heard| heard.origins.contains(&origin))
     }
 
     /// What each node has sent.

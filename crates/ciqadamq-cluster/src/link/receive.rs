@@ -130,7 +130,7 @@ async fn read(
         }
         // Those that go to the disk share an fsync. They are begun in order, and the disk finishes them in order.
         let new = frames.iter().filter(|(number, _)| *number > had.number);
-        let arrival = |number| Arrival { node, boot: had.boot, number };
+        let arrival = |number| Arrival { node, boot: had.boot, number, origin: None, is_again: false };
         futures::future::join_all(new.map(|(number, message)| deliver(cluster, message, arrival(*number)))).await;
         had.number = frames.iter().map(|(number, _)| *number).fold(had.number, u64::max);
     }
@@ -153,11 +153,6 @@ async fn next(from: &mut BufReader<OwnedReadHalf>) -> anyhow::Result<(u64, Vec<u
 
 /// Hands a message to the sessions of this node.
 async fn deliver(cluster: &Arc<Cluster>, message: &[u8], arrival: Arrival) {
-    let arrivals = cluster.arrivals.get();
-    if arrivals.is_some_and(|arrivals| arrivals.has(arrival)) {
-        // An earlier process of this node has stored it, and ended before it could say so.
-        return;
-    }
     let (from, mut publish, relations, msg_id) = match Message::decode(message) {
         Ok((_, Message::ForwardsTo(from, publish, relations, msg_id))) => (from, publish, relations, msg_id),
         Ok((_, Message::SetRetain(topic, retain, expiry))) => {
@@ -172,6 +167,11 @@ async fn deliver(cluster: &Arc<Cluster>, message: &[u8], arrival: Arrival) {
             return warn!(%error, "a message of another node is not understood; do both run the same version?");
         }
     };
+    let arrivals = cluster.arrivals.get();
+    let arrival = Arrival { origin: publish.delay_interval, is_again: publish.dup, ..arrival };
+    if arrivals.is_some_and(|arrivals| arrivals.has(arrival)) {
+        return debug!(?arrival, "a message of another node is here already");
+    }
     let relations = match publish.target_clientid {
         Some(_) => relations,
         None => cluster.without_stale(&publish.topic, relations).await,

@@ -21,7 +21,7 @@ use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
 use crate::records::PACKET_IDS;
-use crate::{Inbound, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
+use crate::{Inbound, MessageId, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
 
 /// Cuts a client's connection, so that nothing more reaches it.
 pub type Cut = Arc<dyn Fn(&Id) + Send + Sync>;
@@ -116,8 +116,8 @@ pub(super) enum Exchange {
     None,
     /// the first time
     New(SessionNo, Inbound),
-    /// it was delivered already
-    Repeated,
+    /// it was delivered already, as this message
+    Repeated(MessageId),
 }
 
 impl Keeper {
@@ -308,10 +308,10 @@ impl Keeper {
         let is_from_before = publish.dup && !kept.live.here.lock().contains(&packet_id);
         kept.live.here.lock().insert(packet_id);
         let known = self.store.inbound(kept.no, packet_id);
-        if is_from_before && known.is_some_and(|inbound| inbound.hash == hash) {
-            return Exchange::Repeated;
+        if let Some(inbound) = known.filter(|inbound| is_from_before && inbound.hash == hash) {
+            return Exchange::Repeated(inbound.message);
         }
-        Exchange::New(kept.no, Inbound { packet_id, hash })
+        Exchange::New(kept.no, Inbound { packet_id, hash, message: 0 })
     }
 
     /// Keeps a message for its recipients; returns its ticket when it is as durable as promised.

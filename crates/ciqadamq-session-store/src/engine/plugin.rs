@@ -1,5 +1,6 @@
 //! The plugin: puts the parts into the engine, and looks after them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use async_trait::async_trait;
 use ciqadamq_core::{Arrival, Arrivals, Condition, Health, Principals, Waiting};
+use dashmap::DashMap;
 use prometheus::Registry;
 use rmqtt::Result;
 use rmqtt::context::ServerContext;
@@ -24,6 +26,7 @@ use super::retained::Retained;
 use super::session::KeptSessions;
 use super::shared::Keeping;
 use crate::Store;
+use crate::records::remember;
 
 const NAME: &str = env!("CARGO_PKG_NAME");
 /// The condition that `/ready` shows.
@@ -56,6 +59,8 @@ pub struct SessionKeeper {
     pub(super) keeper: Arc<Keeper>,
     /// the next ticket
     arrivals: AtomicU32,
+    /// what came from each node last, also for sessions of which nothing is kept
+    origins: DashMap<u64, VecDeque<u32>>,
 }
 
 impl SessionKeeper {
@@ -94,17 +99,25 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
             Box::pin(async move { Ok(Box::new(SessionStorePlugin { scx, keeper, retained, health }) as DynPlugin) })
         })
         .await?;
-    Ok(Arc::new(SessionKeeper { keeper, arrivals: AtomicU32::new(0) }))
+    Ok(Arc::new(SessionKeeper { keeper, arrivals: AtomicU32::new(0), origins: DashMap::new() }))
 }
 
 impl Arrivals for SessionKeeper {
-    fn has(&self, Arrival { node, boot, number }: Arrival) -> bool {
-        self.keeper.store.has_heard(node, boot, number)
+    fn has(&self, Arrival { node, boot, number, origin, is_again }: Arrival) -> bool {
+        let store = &self.keeper.store;
+        let has_origin = |origin| {
+            let here = self.origins.get(&node).is_some_and(|all| all.contains(&origin));
+            here || store.has_origin(node, origin)
+        };
+        store.has_heard(node, boot, number) || (is_again && origin.is_some_and(has_origin))
     }
 
     fn begin(&self, arrival: Arrival) -> u32 {
         let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
         self.keeper.arriving.insert(ticket, arrival);
+        if let Some(origin) = arrival.origin {
+            remember(&mut self.origins.entry(arrival.node).or_default(), origin);
+        }
         ticket
     }
 

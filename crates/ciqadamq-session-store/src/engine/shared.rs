@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::entry::KeptEntry;
 use super::keeper::{Exchange, Keeper};
-use crate::Notes;
+use crate::{Arrived, MessageId, Notes};
 
 type Lost = Vec<(To, From, Publish, Reason)>;
 
@@ -34,7 +34,11 @@ impl Keeping {
     ) -> std::result::Result<ForwardedCount, (ForwardedCount, Lost)> {
         let keeper = &self.keeper;
         let inbound = match keeper.exchange(&from, &publish) {
-            Exchange::Repeated => return Ok(1),
+            Exchange::Repeated(message) => {
+                // The sessions of this node have it. Whether others have it is not known here: the crash may have come before that.
+                self.send_again(from, publish, message, msg_id).await;
+                return Ok(1);
+            }
             Exchange::New(no, inbound) => Some((no, inbound)),
             Exchange::None => None,
         };
@@ -67,6 +71,7 @@ impl Keeping {
         // Afterwards: the queue to another node may be full. And not by the routing below ours: it would choose the member of a
         // shared subscription once more, and another one.
         if let Some(elsewhere) = keeper.elsewhere.as_ref().filter(|_| !remote.is_empty()) {
+            publish.dup = false;
             elsewhere(from, publish, remote, msg_id).await;
         }
         count += recipients.len();
@@ -77,6 +82,16 @@ impl Keeping {
             warn!(%error, "message storage did not take down who got a message");
         }
         if lost.is_empty() { Ok(count) } else { Err((count, lost)) }
+    }
+
+    /// Sends a message to other nodes once more; they know whether they have it.
+    async fn send_again(&self, from: From, mut publish: Publish, message: MessageId, msg_id: Option<MsgID>) {
+        let Some(elsewhere) = &self.keeper.elsewhere else { return };
+        let (_, remote) = self.relations(&from, &publish).await;
+        if !remote.is_empty() {
+            (publish.dup, publish.delay_interval) = (true, Some(message as u32));
+            elsewhere(from, publish, remote, msg_id).await;
+        }
     }
 
     /// Who gets a message on this node, and who on others.
@@ -141,7 +156,8 @@ impl Shared for Keeping {
         // From another node: the ticket is that of its arrival, and says nothing to sessions.
         let arrival = publish.delay_interval.take().and_then(|ticket| self.keeper.arriving.get(&ticket).map(|at| *at));
         if !recipients.is_empty() {
-            let heard = arrival.map(|Arrival { node, boot, number }| (node, boot, number));
+            let heard =
+                arrival.map(|Arrival { node, boot, number, origin, .. }| Arrived { node, boot, number, origin });
             match self.keeper.commit(&from, &publish, &recipients, Notes { heard, ..Notes::default() }).await {
                 Ok(ticket) => publish.delay_interval = Some(ticket),
                 Err(refusal) => {

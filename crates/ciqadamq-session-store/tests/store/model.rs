@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ciqadamq_session_store::{Heard, Inbound, Notes, Stage, Store};
+use ciqadamq_session_store::{Arrived, Inbound, Notes, Stage, Store};
 use proptest::prelude::*;
 
 use crate::support::{All, LATER, Seen, all, copy, crash, open, record, to};
@@ -117,18 +117,22 @@ impl Model {
                 let known: Vec<_> = recipients.iter().filter_map(|(c, two)| Some((no(&name(*c))?, *c, *two))).collect();
                 let targets: Vec<_> = known.iter().map(|(no, _, two)| to(*no, 1 + u8::from(*two))).collect();
                 let hash = self.published.into();
-                let from = inbound.and_then(|(c, id)| Some((no(&name(c))?, Inbound { packet_id: id.into(), hash })));
-                let heard = heard.map(|(node, boot)| (node.into(), boot.into(), u64::from(self.published)));
+                let from = inbound
+                    .and_then(|(c, id)| Some((no(&name(c))?, Inbound { packet_id: id.into(), hash, message: 0 })));
+                let (number, origin) = (u64::from(self.published), Some(self.published));
+                let heard = heard.map(|(node, boot)| Arrived { node: node.into(), boot: boot.into(), number, origin });
                 let notes = Notes { inbound: from, heard, ..Notes::default() };
                 let (id, commit) = store.publish_with(&payload, LATER, &targets, notes).unwrap();
                 drop(commit);
-                if let Some((node, boot, number)) = heard {
+                if let Some(Arrived { node, boot, .. }) = heard {
                     let of = self.all.heard.entry(node).or_default();
                     if of.boot != boot {
-                        *of = Heard { boot, ..Heard::default() };
+                        (of.boot, of.numbers) = (boot, Default::default());
                     }
                     of.numbers.push_back(number);
+                    of.origins.push_back(self.published);
                     assert!(store.has_heard(node, boot, number) && !store.has_heard(node, boot + 1, number));
+                    assert!(store.has_origin(node, self.published) && !store.has_origin(node + 1, self.published));
                 }
                 for (_, c, two) in known {
                     let entry = (Some(payload.clone()), 1 + u8::from(two), Stage::Queued);

@@ -104,7 +104,7 @@ fn a_session_that_begins_anew_inherits_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let no = store.begin(record("c"));
-    drop(store.publish(b"x", LATER, &[to(no, 2)], Some((no, Inbound { packet_id: 1, hash: 1 }))).unwrap());
+    drop(store.publish(b"x", LATER, &[to(no, 2)], Some((no, Inbound { packet_id: 1, hash: 1, message: 0 }))).unwrap());
     store.subscribe(no, "f", b"").wait().unwrap();
     let anew = store.begin(record("c"));
     assert_ne!(no, anew);
