@@ -60,7 +60,9 @@ impl Hyperion {
     /// # Panics
     /// If it cannot listen.
     pub fn start(secrets: &[(&str, &str)]) -> Self {
-        let listener = TcpListener::bind(crate::free_addresses::<1>()[0]).unwrap();
+        // Somebody else may take the address between the look and the bind.
+        let bound = || TcpListener::bind(crate::free_addresses::<1>()[0]).ok();
+        let listener = (0..100).find_map(|_| bound()).expect("a free port");
         let addr = listener.local_addr().unwrap();
         let secrets = secrets.iter().map(|(name, value)| ((*name).to_owned(), (1, (*value).to_owned()))).collect();
         let state = Arc::new(Mutex::new(State { mood: Mood::Well, secrets, asked: BTreeMap::new(), stop: false }));
