@@ -320,8 +320,13 @@ impl RaftLogStorage<Types> for LogStore {
         self.blocking(ErrorVerb::Write, move |this| this.save_vote_blocking(&vote)).await
     }
 
+    /// As one that no quorum has given yet: a leader that is started again must ask once more.
+    ///
+    /// It would go on where it was otherwise, without knowing up to where its quorum has had the log: that is not on the disk. Asked
+    /// what was acknowledged, it would name an earlier entry, and who asked would miss a user that exists, or let in one that does not.
     async fn read_vote(&mut self) -> Result<Option<Vote<NodeId>>, StorageError<NodeId>> {
-        self.vote().map_err(|e| failure(ErrorVerb::Read, e))
+        let vote = self.vote().map_err(|e| failure(ErrorVerb::Read, e))?;
+        Ok(vote.map(|vote| Vote { committed: false, ..vote }))
     }
 
     async fn append<I>(&mut self, entries: I, callback: LogFlushed<Types>) -> Result<(), StorageError<NodeId>>

@@ -66,6 +66,21 @@ async fn a_node_that_was_away_lets_nobody_in_before_it_knows_what_it_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_started_again_has_to_be_elected_again() {
+    let mut cluster = Cluster::of_three().await;
+    for round in 0..3 {
+        let leader = cluster.leader(1).await;
+        let term = cluster.users(leader).raft().term;
+        cluster.users(leader).execute(create(&format!("n{round}"))).await.unwrap();
+        cluster.stop(leader).await;
+        cluster.start(leader).await;
+        cluster.ready(&[1, 2, 3]).await;
+        assert!(cluster.users(leader).raft().term > term, "it goes on in term {term:?}");
+    }
+    assert_eq!(cluster.equal().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_asks_for_the_latest_is_not_told_of_a_moment_ago() {
     let cluster = Cluster::of_three().await;
     cluster.users(1).execute(create("goes")).await.unwrap();
