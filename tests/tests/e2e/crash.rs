@@ -147,10 +147,14 @@ impl Reader {
 /// All came, in order; at QoS 2 each of them once.
 fn check(who: &str, got: &Got, acknowledged: [u32; 2]) {
     let mut newest = 0;
+    let mut gaps = Vec::new();
     for n in &got.at_least_once {
-        assert!(*n <= newest + 1, "{who}: {n} came after {newest} at QoS 1");
+        if *n > newest + 1 {
+            gaps.push((newest, *n));
+        }
         newest = newest.max(*n);
     }
+    assert!(gaps.is_empty(), "{who}: missing at QoS 1, between: {gaps:?}");
     assert_eq!(newest, acknowledged[0], "{who}: the last one at QoS 1");
     let repeated: Vec<u32> = got.once.windows(2).filter(|pair| pair[1] <= pair[0]).map(|pair| pair[1]).collect();
     assert!(repeated.is_empty(), "{who}: at QoS 2 came a second time: {repeated:?}");
@@ -271,9 +275,12 @@ fn three_nodes(crashes: u32) {
     let places = Places { publishers: [at(1), at(3)], readers: [at(2), at(3)] };
     crash_loop(crashes, &places, [&root, &ua], |random| {
         let node = 1 + random.below(3) as u8;
+        let began = Instant::now();
         cluster.kill(node);
         cluster[node].spawn();
         cluster.wait_ready();
+        // Sessions whose node is away for longer are given up by the others: what is missing then is not a fault.
+        println!("node {node} is back after {:?}", began.elapsed());
         // What was acknowledged while the node was dead is with the others, in memory, until they have called it again.
         thread::sleep(LINKS);
     });

@@ -6,7 +6,7 @@
 //! | `access_rule`, `filters`, `names`, `wills`, `refusals` | who may subscribe and publish what |
 //! | `credentials`, `ownership`, `withdrawal`, `changes` | who may connect, and for how long |
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
-//! | `durable`, `crash`, `size` | what survives the end of the process, and what that costs |
+//! | `durable`, `crash`, `disk`, `size` | what survives the end of the process, and what that costs |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
 //! | `secrets`, `openbao` | where tokens and pepper come from |
 //! | `config`, `cli`, `lifecycle` | the program |
@@ -27,6 +27,7 @@ mod cluster;
 mod config;
 mod crash;
 mod credentials;
+mod disk;
 mod durable;
 mod expiry;
 mod failover;

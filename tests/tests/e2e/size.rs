@@ -16,6 +16,9 @@ use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Version, WAIT};
 const LATER_SECS: u32 = 7_200;
 /// Connections that fill a broker side by side.
 const AT_ONCE: usize = 32;
+/// The engine keeps the socket of a session that went offline, closed as it is, until the session goes on or the process ends. A
+/// restart makes this test independent of the limit of open files.
+const BEFORE_RESTART: usize = 10_000;
 /// Messages of one connection on their way at once.
 const ON_THE_WAY: usize = 200;
 
@@ -52,9 +55,18 @@ fn shared_out(threads: usize, count: usize, f: impl Fn(usize, &mut dyn Iterator<
 }
 
 /// Makes offline sessions, each with a subscription of its own.
-fn make_sessions(broker: &Broker, user: &Account, count: usize) {
+fn make_sessions(broker: &mut Broker, user: &Account, count: usize) {
+    for first in (0..count).step_by(BEFORE_RESTART) {
+        if first > 0 {
+            broker.restart();
+        }
+        make_some(broker, user, first, BEFORE_RESTART.min(count - first));
+    }
+}
+
+fn make_some(broker: &Broker, user: &Account, first: usize, count: usize) {
     shared_out(AT_ONCE, count, |_, part| {
-        for session in part {
+        for session in part.map(|n| first + n) {
             let connect = user.connect(Version::COMMON[session % 2], &name(session)).persistent(LATER_SECS);
             let (mut client, _) = broker.connect(&connect).accepted();
             client.subscribe(&[&topic(session)]);
@@ -114,7 +126,7 @@ fn a_hundred_thousand_offline_sessions_are_back_in_20_seconds_and_in_a_gigabyte(
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     println!("empty: {} MB", broker.resident_kb().unwrap() >> 10);
     let began = Instant::now();
-    make_sessions(&broker, &ua, sessions);
+    make_sessions(&mut broker, &ua, sessions);
     println!("{sessions} sessions made in {:?}", began.elapsed());
     let began = Instant::now();
     fill(&broker, &root, sessions, messages);
@@ -139,7 +151,7 @@ fn a_hundred_thousand_offline_sessions_are_back_in_20_seconds_and_in_a_gigabyte(
         assert_eq!(metric(&broker, "sessions"), sessions as u64);
         assert_eq!(metric(&broker, "owed"), (sessions * messages) as u64);
         assert!(took < Duration::from_secs(20), "ready after {took:?}");
-        assert!(peak < (share(1_000_000) + 150_000) as u64, "{peak} kB");
+        assert!(peak < share(1 << 20).max(200_000) as u64, "{peak} kB");
     }
     // They are what they were.
     for session in (0..sessions).step_by((sessions / 20).max(1)) {
@@ -157,9 +169,9 @@ fn a_hundred_thousand_offline_sessions_are_back_in_20_seconds_and_in_a_gigabyte(
 fn what_expired_leaves_memory_and_disk_although_nobody_comes_back() {
     let (sessions, messages) = (share(10_000), 100);
     let limit = Duration::from_secs(share(200) as u64 + 40);
-    let broker = Broker::start(options().set("mqtt.message_expiry_secs", limit.as_secs() as i64));
+    let mut broker = Broker::start(options().set("mqtt.message_expiry_secs", limit.as_secs() as i64));
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
-    make_sessions(&broker, &ua, sessions);
+    make_sessions(&mut broker, &ua, sessions);
     let (memory_before, disk_before) = (broker.resident_kb().unwrap() >> 10, metric(&broker, "disk_bytes") >> 20);
     let began = Instant::now();
     fill(&broker, &root, sessions, messages);
@@ -186,8 +198,24 @@ fn what_expired_leaves_memory_and_disk_although_nobody_comes_back() {
     assert_eq!(metric(&broker, "sessions"), sessions as u64);
 }
 
-/// Messages a second of publishers that each wait for their acknowledgement.
-fn throughput(broker: &Broker, root: &Account, publishers: usize, time: Duration) -> f64 {
+/// What a broker did in a while.
+#[derive(Clone, Copy, Default)]
+struct Rate {
+    per_second: f64,
+    /// of the processor: it depends little on what else the machine does
+    micros_per_message: f64,
+}
+
+/// Processor time of a broker so far, in seconds.
+fn processor(broker: &Broker) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", broker.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    // In hundredths, as Linux tells everybody.
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+}
+
+/// What publishers that each wait for their acknowledgement get done.
+fn throughput(broker: &Broker, root: &Account, publishers: usize, time: Duration) -> Rate {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         let threads = 2;
@@ -212,16 +240,17 @@ fn throughput(broker: &Broker, root: &Account, publishers: usize, time: Duration
         }
         // Not counted: until all are connected and under way.
         thread::sleep(Duration::from_secs(2));
-        let (before, began) = (done.load(Ordering::Relaxed), Instant::now());
+        let (before, used, began) = (done.load(Ordering::Relaxed), processor(broker), Instant::now());
         thread::sleep(time);
-        let rate = (done.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
+        let (count, took) = ((done.load(Ordering::Relaxed) - before) as f64, began.elapsed().as_secs_f64());
+        let micros_per_message = (processor(broker) - used) * 1e6 / count;
         stop.store(true, Ordering::Relaxed);
-        rate
+        Rate { per_second: count / took, micros_per_message }
     })
 }
 
 /// The throughput with the session store set to something, with one subscriber.
-fn measure(key: &str, value: &str, is_persistent: bool) -> f64 {
+fn measure(key: &str, value: &str, is_persistent: bool) -> Rate {
     let options = BrokerOptions::new().set("mqtt.max_mqueue_len", 1_000);
     let options = if value == "false" { options.set(key, false) } else { options.set(key, value) };
     let broker = Broker::start(options);
@@ -243,45 +272,42 @@ fn measure(key: &str, value: &str, is_persistent: bool) -> f64 {
     })
 }
 
-/// Median of the ratios of neighbours in time.
-fn ratio(what: [&str; 2], measure: impl Fn(&str) -> f64) -> f64 {
-    let mut ratios: Vec<f64> = (0..5)
-        .map(|round| {
-            // In turn first.
-            let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-            let mut rates = [0.0; 2];
-            order.iter().for_each(|at| rates[*at] = measure(what[*at]));
-            println!(
-                "{}: {:.0}/s, {}: {:.0}/s, ratio {:.2}",
-                what[0],
-                rates[0],
-                what[1],
-                rates[1],
-                rates[0] / rates[1]
-            );
-            rates[0] / rates[1]
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    ratios[ratios.len() / 2]
+/// Medians of the ratios of neighbours in time: of their throughput, and of what the processor gets done.
+fn ratio(what: [&str; 2], measure: impl Fn(&str) -> Rate) -> [f64; 2] {
+    let mut ratios = [Vec::new(), Vec::new()];
+    for round in 0..5 {
+        // In turn first.
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        let mut rates = [Rate::default(); 2];
+        order.iter().for_each(|at| rates[*at] = measure(what[*at]));
+        for (name, rate) in what.iter().zip(rates) {
+            println!("{name}: {:.0}/s, {:.1} us of the processor a message", rate.per_second, rate.micros_per_message);
+        }
+        ratios[0].push(rates[0].per_second / rates[1].per_second);
+        ratios[1].push(rates[1].micros_per_message / rates[0].micros_per_message);
+    }
+    let ratios = ratios.map(|mut ratios| {
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    });
+    println!("{} / {}: throughput {:.2}, of the processor {:.2}", what[0], what[1], ratios[0], ratios[1]);
+    ratios
 }
 
 #[test]
 #[ignore = "measures: takes a minute, and wants the machine for itself"]
 fn fsync_costs_64_publishers_less_than_half_of_their_throughput() {
-    let ratio = ratio(["fsync", "memory"], |durability| measure("mqtt.durability", durability, true));
-    println!("fsync / memory: {ratio:.2}");
-    assert!(ratio >= 0.5);
+    let [throughput, _] = ratio(["fsync", "memory"], |durability| measure("mqtt.durability", durability, true));
+    assert!(throughput >= 0.5, "{throughput:.2}");
 }
 
 #[test]
-#[ignore = "measures: takes a minute, and wants the machine for itself"]
-fn clean_sessions_are_as_fast_as_without_the_store() {
-    let ratio = ratio(["fsync", "false"], |value| {
+#[ignore = "measures: takes a minute"]
+fn clean_sessions_cost_as_little_as_without_the_store() {
+    let [_, processor] = ratio(["fsync", "false"], |value| {
         let key = if value == "false" { "mqtt.persist_messages" } else { "mqtt.durability" };
         measure(key, value, false)
     });
-    println!("with / without: {ratio:.2}");
     // What one cannot tell from noise.
-    assert!(ratio >= 0.95);
+    assert!(processor >= 0.95, "{processor:.2}");
 }

@@ -1,0 +1,133 @@
+//! The disk of the sessions is full, or takes no writes. With a small disk that is mounted there: as root, on Linux.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use ciqadamq_tests::mqtt::Publish;
+use ciqadamq_tests::{Broker, Outcome, Version, eventually};
+
+/// The broker keeps 64 MiB free, and its log wants some 48.
+const SIZE: &str = "size=160m";
+
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// In the place of the directory of a broker that does not run. `None`, with a word, where mounting is not allowed.
+    fn mount(broker: &Broker) -> Option<Self> {
+        let at = broker.dir().join("data/sessions");
+        fs::remove_dir_all(&at).unwrap();
+        fs::create_dir(&at).unwrap();
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "tmpfs"]).arg(&at).status();
+        if mount.is_ok_and(|status| status.success()) {
+            return Some(Self(at));
+        }
+        println!("SKIPPED: a disk cannot be mounted here; it takes root, on Linux");
+        None
+    }
+
+    fn fill(&self) {
+        fs::write(self.0.join("ballast"), vec![0; 80 << 20]).unwrap();
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.0.join("ballast")).unwrap();
+    }
+
+    fn make_read_only(&self) {
+        let status = Command::new("mount").args(["-o", "remount,ro"]).arg(&self.0).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the broker may still run.
+        Command::new("umount").arg("-l").arg(&self.0).status().ok();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_what_would_have_to_be_kept_and_nothing_else_until_there_is_room() {
+    let mut broker = Broker::start_default();
+    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
+    broker.sigterm();
+    let Some(disk) = SmallDisk::mount(&broker) else { return };
+    broker.start_again();
+    let connect = ua.connect(Version::V5, "phone").persistent(600);
+    let (mut phone, _) = broker.connect(&connect).accepted();
+    phone.subscribe(&["chat/ua/x"]);
+    phone.disconnect();
+    let mut publisher = broker.client(&root, Version::V5, "publisher");
+    for n in 0..10 {
+        publisher.publish_ok("chat/ua/x", &n.to_string(), 1);
+    }
+    disk.fill();
+    eventually("the disk is found full", || {
+        // Until that is known, a message that cannot be kept is not acknowledged: its connection ends.
+        match publisher.publish(&Publish::new("chat/ua/x", "refused", 1)) {
+            Outcome::Acked(code) => (code == 0x97).then_some(()),
+            _ => {
+                publisher = broker.client(&root, Version::V5, "publisher");
+                None
+            }
+        }
+    });
+    assert_eq!(publisher.publish(&Publish::new("chat/ua/x", "refused", 2)), Outcome::Acked(0x97));
+    let mut old = broker.client(&root, Version::V311, "old");
+    assert!(matches!(old.publish(&Publish::new("chat/ua/x", "refused", 1)), Outcome::Closed(_)));
+    // Clean sessions need no disk, and QoS 0 promises nothing.
+    let mut reader = broker.client(&root, Version::V5, "reader");
+    reader.subscribe(&["other"]);
+    publisher.publish_ok("other", "goes on", 1);
+    reader.expect("other", "goes on");
+    // A persistent client comes and goes; its session is in memory until it can be written.
+    let other = ua.connect(Version::V311, "other").persistent(600);
+    broker.connect(&other).accepted().0.disconnect();
+    eventually("the state is visible", || {
+        let is_told = broker.rest.get("/ready").text().contains("disk of the session store is full");
+        (is_told && broker.rest.metric("ciqadamq_session_store_writable", &[]) == 0.0).then_some(())
+    });
+    assert!(broker.is_ready(), "clients may come all the same");
+    disk.empty();
+    eventually("it recovers by itself", || {
+        let outcome = publisher.publish(&Publish::new("chat/ua/x", "kept again", 1));
+        matches!(outcome, Outcome::Acked(0)).then_some(())
+    });
+    broker.kill9();
+    broker.start_again();
+    let (mut phone, connack) = broker.connect(&connect).accepted();
+    assert!(connack.session_present);
+    for n in 0..10 {
+        phone.expect("chat/ua/x", &n.to_string());
+    }
+    phone.expect("chat/ua/x", "kept again");
+    let (_, connack) = broker.connect(&other).accepted();
+    assert!(connack.session_present, "what changed without a disk is on it now");
+}
+
+#[test]
+fn a_read_only_disk_is_named_at_the_start_and_left_alone() {
+    let mut broker = Broker::start_default();
+    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
+    broker.sigterm();
+    let Some(disk) = SmallDisk::mount(&broker) else { return };
+    broker.start_again();
+    let connect = ua.connect(Version::V5, "phone").persistent(600);
+    let (mut phone, _) = broker.connect(&connect).accepted();
+    phone.subscribe(&["chat/ua/x"]);
+    phone.disconnect();
+    broker.client(&root, Version::V5, "publisher").publish_ok("chat/ua/x", "kept", 1);
+    broker.sigterm();
+    disk.make_read_only();
+    let config = broker.config();
+    let output = broker.run(&["--config", config.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("session store") && text.to_lowercase().contains("read-only"), "{text}");
+    assert!(Command::new("mount").args(["-o", "remount,rw"]).arg(&disk.0).status().unwrap().success());
+    broker.start_again();
+    let (mut phone, connack) = broker.connect(&connect).accepted();
+    assert!(connack.session_present);
+    phone.expect("chat/ua/x", "kept");
+}
