@@ -271,6 +271,14 @@ impl State {
         }
     }
 
+    /// Gives the memory back that a great many messages have taken, once they are gone.
+    pub(crate) fn shrink(&mut self) {
+        const LARGE: usize = 1 << 16;
+        if self.messages.capacity() > LARGE && self.messages.len() < self.messages.capacity() / 8 {
+            self.messages.shrink_to_fit();
+        }
+    }
+
     fn touch_session(&mut self, no: SessionNo) {
         if let Some(session) = self.sessions.get_mut(&no)
             && !session.touched

@@ -587,6 +587,7 @@ impl Store {
         let topics: Vec<String> =
             core.state.retained.iter().filter(|(_, s)| s.expires_at <= now).map(|(topic, _)| topic.clone()).collect();
         topics.iter().for_each(|topic| core.push(Command::Clear { topic }));
+        core.state.shrink();
         self.notify(core);
         crate::checkpoint::want_if_garbage(&self.inner);
         topics

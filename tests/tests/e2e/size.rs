@@ -187,7 +187,8 @@ fn what_expired_leaves_memory_and_disk_although_nobody_comes_back() {
     let (mut memory, mut disk) = (memory_full, disk_full);
     // The log is kept as long as it is.
     let disk_floor = (disk_before + (disk_full - disk_before) / 3).max(150);
-    while memory > memory_before + (memory_full - memory_before) / 3 || disk > disk_floor {
+    // The engine's queues keep the room that they once had.
+    while memory > memory_before + (memory_full - memory_before) / 2 || disk > disk_floor {
         assert!(expired.elapsed() < Duration::from_secs(120), "still {memory} MB of memory and {disk} MB of disk");
         thread::sleep(Duration::from_secs(1));
         (memory, disk) = (broker.resident_kb().unwrap() >> 10, metric(&broker, "disk_bytes") >> 20);
