@@ -19,8 +19,8 @@ use tokio::task::spawn_local;
 
 use crate::mqtt::Connection;
 use crate::process::{self, Started};
-use crate::table;
 use crate::users::{self, Users};
+use crate::{table, variable};
 
 /// How long all nodes may take to be ready.
 const START: Duration = Duration::from_secs(60);
@@ -50,6 +50,22 @@ pub struct Args {
     /// For how long nobody comes before that
     #[arg(long, default_value_t = 20)]
     idle_secs: u64,
+    /// KEY=VALUE for `[cluster]`, such as election_tick=300; may be repeated
+    #[arg(long, value_parser = variable)]
+    cluster: Vec<(String, String)>,
+    /// KEY=VALUE for `[cluster.raft]`, such as tick_ms=2; may be repeated
+    #[arg(long, value_parser = variable)]
+    raft: Vec<(String, String)>,
+}
+
+impl Args {
+    /// What stands at the end of `[cluster]`.
+    fn settings(&self) -> String {
+        let lines = |settings: &[(String, String)]| -> String {
+            settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
+        };
+        format!("{}[cluster.raft]\n{}", lines(&self.cluster), lines(&self.raft))
+    }
 }
 
 const HEAD: [&str; 10] = [
@@ -68,7 +84,7 @@ const HEAD: [&str; 10] = [
 /// Measures, and prints what is written.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let binary = args.binary.as_deref().unwrap_or(Path::new("ciqadamq"));
-    let nodes = Nodes::start(binary, args.nodes).await?;
+    let nodes = Nodes::start(binary, args.nodes, &args.settings()).await?;
     println!("{} nodes of {}, idle for {} s:", args.nodes, binary.display(), args.idle_secs);
     let idle = nodes.idle(Duration::from_secs(args.idle_secs)).await;
     for (node, percent) in (1..).zip(&idle) {
@@ -156,7 +172,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    async fn start(binary: &Path, count: u8) -> anyhow::Result<Self> {
+    async fn start(binary: &Path, count: u8, settings: &str) -> anyhow::Result<Self> {
         let ports = free_ports(count)?;
         let at = |port: usize| (1..=count).map(|node| SocketAddr::new(ip(node), ports[port])).collect::<Vec<_>>();
         let mut nodes = Self {
@@ -167,7 +183,7 @@ impl Nodes {
             dir: tempfile::Builder::new().prefix("ciqadamq-perf-").tempdir()?,
         };
         for node in 1..=count {
-            let started = nodes.launch(binary, node, count, ports);
+            let started = nodes.launch(binary, node, count, ports, settings);
             nodes.running.push(started.with_context(|| format!("`{}` cannot be started", binary.display()))?);
         }
         let began = Instant::now();
@@ -185,7 +201,14 @@ impl Nodes {
         Ok(nodes)
     }
 
-    fn launch(&self, binary: &Path, node: u8, count: u8, ports: [u16; PORTS]) -> anyhow::Result<Started> {
+    fn launch(
+        &self,
+        binary: &Path,
+        node: u8,
+        count: u8,
+        ports: [u16; PORTS],
+        settings: &str,
+    ) -> anyhow::Result<Started> {
         let dir = self.dir.path().join(node.to_string());
         fs::create_dir_all(&dir)?;
         let list = |port: u16| {
@@ -203,7 +226,7 @@ impl Nodes {
             text += &format!(
                 "[cluster]\nenabled = true\nnode_id = {node}\nleader_id = 1\n\
                  grpc_laddr = \"{ip}:{grpc}\"\nraft_laddr = \"{ip}:{raft}\"\n\
-                 node_grpc_addrs = [{}]\nraft_peer_addrs = [{}]\n",
+                 node_grpc_addrs = [{}]\nraft_peer_addrs = [{}]\n{settings}",
                 list(grpc),
                 list(raft)
             );
