@@ -18,37 +18,48 @@ const HELLO: Duration = Duration::from_secs(2);
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// How long a change of the members may take to be agreed on.
 const AGREE: Duration = Duration::from_secs(5);
+/// For a leader to be elected, when none leads.
+const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// For the whole, when another node leads. Shorter than the time limit of a request.
 const FORWARDED: Duration = Duration::from_secs(18);
 /// Entries behind the leader at which a node counts as caught up.
 const CLOSE: u64 = 16;
 
 pub(crate) async fn add(node: &Arc<Node>, id: NodeId, url: &str) -> Result<(), MembersError> {
-    match leader(node)? {
+    let until = Instant::now() + FORWARDED;
+    match leader(node).await? {
         None => add_as_leader(node, id, url).await.map_err(Into::into),
-        Some(leader) => forward(node, leader, Call::AddMember(id, url.to_owned())).await,
+        Some(leader) => forward(node, leader, Call::AddMember(id, url.to_owned()), until).await,
     }
 }
 
 pub(crate) async fn remove(node: &Arc<Node>, id: NodeId) -> Result<(), MembersError> {
-    match leader(node)? {
+    let until = Instant::now() + FORWARDED;
+    match leader(node).await? {
         None => remove_as_leader(node, id).await.map_err(Into::into),
-        Some(leader) => forward(node, leader, Call::RemoveMember(id)).await,
+        Some(leader) => forward(node, leader, Call::RemoveMember(id), until).await,
     }
 }
 
-/// The node that leads; `None`: this one.
-fn leader(node: &Node) -> Result<Option<NodeId>, MembersError> {
-    let unavailable =
-        || MembersError::Unavailable("no member of the cluster leads now; a quorum of them must be up".into());
-    let metrics = node.metrics().ok_or_else(unavailable)?;
-    let leader = metrics.current_leader.ok_or_else(unavailable)?;
+/// The node that leads; `None`: this one. Waits for an election that goes on: one follows every start.
+async fn leader(node: &Node) -> Result<Option<NodeId>, MembersError> {
+    let raft = node.raft().map_err(MembersError::Unavailable)?;
+    let mut metrics = raft.metrics();
+    let known = metrics.wait_for(|metrics| metrics.current_leader.is_some());
+    let leader = match timeout(LEADER_WAIT, known).await {
+        Ok(Ok(metrics)) => metrics.current_leader,
+        Ok(Err(_)) | Err(_) => None,
+    };
+    let leader = leader.ok_or_else(|| {
+        MembersError::Unavailable("no member of the cluster leads now; a quorum of them must be up".into())
+    })?;
     Ok(Some(leader).filter(|leader| *leader != node.id()))
 }
 
-async fn forward(node: &Node, leader: NodeId, call: Call) -> Result<(), MembersError> {
+async fn forward(node: &Node, leader: NodeId, call: Call, until: Instant) -> Result<(), MembersError> {
     let incarnation = node.member(leader).map(|member| member.incarnation);
-    match node.network.call(leader, incarnation, call, FORWARDED).await {
+    let left = until.saturating_duration_since(Instant::now());
+    match node.network.call(leader, incarnation, call, left).await {
         Ok(Reply::Members(result)) => result.map_err(Into::into),
         Ok(_) => Err(MembersError::Unavailable(format!("node {leader} answers something else"))),
         Err(error) => Err(MembersError::Unavailable(format!(

@@ -49,6 +49,17 @@ async fn one_node_grows_to_three_with_its_users() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_order_right_after_a_start_waits_for_the_election() {
+    let mut cluster = Cluster::new(&[1, 2]);
+    cluster.try_start(1, &[]).await.unwrap();
+    cluster.stop(1).await;
+    cluster.start(2).await;
+    cluster.start(1).await;
+    cluster.users(1).add_member(2, &url(2)).await.unwrap();
+    cluster.ready(&[1, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_lost_its_disk_does_not_vote_until_it_was_taken_out_and_in() {
     let mut cluster = Cluster::of_three().await;
     for at in 0..20 {
