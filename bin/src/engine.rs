@@ -90,7 +90,9 @@ fn bind_internal(mqtt: &Mqtt, levels_max: usize) -> anyhow::Result<(Listener, So
     let mut last = None;
     for _ in 0..PORT_TRIES {
         let addr = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|probe| probe.local_addr())?;
-        match listener(mqtt, "gate", addr).max_topic_levels(levels_max).proxy_protocol(true).bind() {
+        let listener = listener(mqtt, "gate", addr).max_topic_levels(levels_max);
+        // What may wait, waits at the gate.
+        match listener.nodelay(true).proxy_protocol(true).bind() {
             Ok(listener) => return Ok((listener.tcp()?, addr)),
             Err(error) => last = Some(error),
         }
@@ -103,8 +105,7 @@ fn listener(mqtt: &Mqtt, name: &str, addr: SocketAddr) -> Builder {
         .name(name)
         .laddr(addr)
         .backlog(1024)
-        // Small packets must not wait for an acknowledgement.
-        .nodelay(true)
+        .nodelay(mqtt.tcp_nodelay)
         // A broker that was killed leaves connections in TIME_WAIT and must be able to come back at once.
         .reuseaddr(Some(true))
         .allow_anonymous(false)

@@ -269,6 +269,7 @@ pub fn gate(config: &Config, metrics: &Registry) -> anyhow::Result<Option<Gate>>
     let config = GateConfig {
         connect_timeout: Duration::from_secs(mqtt.connect_timeout_secs.into()),
         max_packet_size: mqtt.max_packet_size,
+        nodelay: mqtt.tcp_nodelay,
         max_pending: config.limits.unauthenticated,
         max_pending_per_ip: config.limits.unauthenticated_per_address,
         ..GateConfig::new(listeners)

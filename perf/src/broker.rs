@@ -30,6 +30,8 @@ pub enum Kind {
     /// this repository's broker, with logins and the access rule
     #[value(skip)]
     Own,
+    /// this repository's broker with mqtt.tcp_nodelay = false: Mosquitto and rmqttd are so by themselves
+    OwnNagle,
     /// Mosquitto, everybody allowed
     Mosquitto,
     /// rmqttd, everybody allowed, its own defaults
@@ -45,6 +47,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "ciqadamq",
+            Self::OwnNagle => "ciqadamq-nagle",
             Self::Mosquitto => "mosquitto",
             Self::Rmqttd => "rmqttd",
             Self::Ciqadamq => "ciqadamq-1.0",
@@ -55,7 +58,7 @@ impl Kind {
     /// The program, unless an environment variable names another.
     fn program(self, own: Option<&Path>) -> PathBuf {
         let variable = match self {
-            Self::Own => return own.unwrap_or(Path::new("ciqadamq")).into(),
+            Self::Own | Self::OwnNagle => return own.unwrap_or(Path::new("ciqadamq")).into(),
             Self::Mosquitto => "PERF_MOSQUITTO",
             Self::Rmqttd => "PERF_RMQTTD",
             Self::Ciqadamq => "PERF_CIQADAMQ",
@@ -65,13 +68,17 @@ impl Kind {
             Self::Mosquitto => "mosquitto",
             Self::Rmqttd => "rmqttd",
             Self::Rabbitmq => "rabbitmq-server",
-            Self::Own | Self::Ciqadamq => "ciqadamq",
+            Self::Own | Self::OwnNagle | Self::Ciqadamq => "ciqadamq",
         };
         std::env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from)
     }
 
+    fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnNagle)
+    }
+
     fn has_users(self) -> bool {
-        matches!(self, Self::Own | Self::Ciqadamq)
+        self.is_own() || self == Self::Ciqadamq
     }
 }
 
@@ -117,7 +124,7 @@ impl Broker {
         let mut command = Command::new(&program);
         command.current_dir(dir.path()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         configure(kind, dir.path(), [mqtt, ws, api], &token, &mut command)?;
-        if kind == Kind::Own {
+        if kind.is_own() {
             command.envs(setup.env.iter().map(|(name, value)| (name, value)));
         }
         if let Some((broker, load)) = &setup.cores {
@@ -213,15 +220,16 @@ fn configure(
         fs::write(&path, text).map(|()| path)
     };
     match kind {
-        Kind::Own | Kind::Ciqadamq => {
+        Kind::Own | Kind::OwnNagle | Kind::Ciqadamq => {
             // Cheap hashes: thousands of users are made, and not what is measured.
             command.env("ARGON2_M_COST", "8").env("ARGON2_T_COST", "1").env("AUTH_PEPPER", users::random());
             command.env("API_TOKEN", token).env_remove("CIQADAMQ_CONFIG");
             command.env("RUST_LOG", "warn");
-            let scheme = if kind == Kind::Own { "sled" } else { "redb" };
-            let db = dir.join(if kind == Kind::Own { "data/users" } else { "users.db" });
+            let (scheme, db) = if kind.is_own() { ("sled", "data/users") } else { ("redb", "users.db") };
+            let db = dir.join(db);
+            let nagle = if kind == Kind::OwnNagle { "tcp_nodelay = false\n" } else { "" };
             let text = format!(
-                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
+                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n{nagle}[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
                 db.display()
             );
             command.arg("--config").arg(write("ciqadamq.toml", text)?);

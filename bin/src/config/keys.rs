@@ -79,6 +79,7 @@ keys! {
     mqtt.busy_check = Bool;
     mqtt.proxy_protocol = Bool;
     mqtt.proxy_protocol_from = Networks;
+    mqtt.tcp_nodelay = Bool;
     mqtt.connect_timeout_secs = Int::<u16>(1, 3600);
     mqtt.max_connections = Int::<usize>(0, 100_000_000);
     mqtt.persist_messages = Bool;

@@ -79,6 +79,8 @@ pub struct Mqtt {
     pub proxy_protocol: bool,
     /// but only on those from these networks; empty = on every one
     pub proxy_protocol_from: Vec<IpNet>,
+    /// every packet is sent at once (`TCP_NODELAY`)
+    pub tcp_nodelay: bool,
     /// from TCP accept to a complete CONNECT. Seconds.
     pub connect_timeout_secs: u16,
     /// connections at once on all listeners together; 0 = no limit of its own
@@ -129,6 +131,7 @@ impl Default for Mqtt {
             busy_check: false,
             proxy_protocol: false,
             proxy_protocol_from: Vec::new(),
+            tcp_nodelay: true,
             connect_timeout_secs: 10,
             max_connections: 0,
             persist_messages: true,

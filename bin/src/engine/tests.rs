@@ -50,3 +50,12 @@ fn our_plugins_stand_where_the_others_expect_them() {
     // Plugins that rewrite a message without a priority of their own stand at 0, with the cap on its expiry.
     assert_eq!(order[0].1, 0);
 }
+
+#[test]
+fn packets_wait_for_nothing_unless_they_are_allowed_to() {
+    let set = |tcp_nodelay| {
+        let mqtt = crate::config::Mqtt { tcp_nodelay, ..Default::default() };
+        super::listener(&mqtt, "tcp", ([127, 0, 0, 1], 0).into()).nodelay
+    };
+    assert!(set(true) && !set(false));
+}

@@ -93,11 +93,13 @@ pub struct GateConfig {
     pub max_packet_size: u32,
     /// Connections the kernel completes before they are accepted. The kernel has its own limit too (`somaxconn`).
     pub backlog: i32,
+    /// `TCP_NODELAY` towards the clients. Towards the engine it is always set: a packet that waits, waits once.
+    pub nodelay: bool,
 }
 
 impl GateConfig {
     /// The given listeners with the default limits: 10 s to connect, 30 s of stall, 4096 pending, 256 pending for an
-    /// address, 1 MiB, backlog 1024.
+    /// address, 1 MiB, backlog 1024, no delay.
     pub fn new(listeners: Vec<GateListener>) -> Self {
         Self {
             listeners,
@@ -107,6 +109,7 @@ impl GateConfig {
             max_pending_per_ip: 256,
             max_packet_size: 1024 * 1024,
             backlog: 1024,
+            nodelay: true,
         }
     }
 }

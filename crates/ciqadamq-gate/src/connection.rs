@@ -33,6 +33,7 @@ const PACKET_HEADER_BYTES: u64 = 5;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) connect_timeout: Duration,
+    pub(crate) nodelay: bool,
     pub(crate) stall_timeout: Duration,
     pub(crate) max_packet_size: u32,
     pub(crate) pending: Arc<Pending>,
@@ -83,8 +84,8 @@ async fn establish(
     mut permit: Permit,
     mut limits: Limits,
 ) -> Result<(Pump, PeerGuard), Failure> {
-    // Small packets are what MQTT is made of. A socket that refuses the option is closed already, and that shows next.
-    let _ = stream.set_nodelay(true);
+    // A socket that refuses the option is closed already, and that shows next.
+    let _ = stream.set_nodelay(shared.nodelay);
     let (source, destination) = limits.keep(addresses(door, &mut stream, peer)).await??;
     permit.assign(source.ip()).map_err(Failure::Refused)?;
 

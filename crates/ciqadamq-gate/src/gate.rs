@@ -157,6 +157,7 @@ impl Gate {
         let (stage, _) = watch::channel(Stage::Open);
         let shared = Arc::new(Shared {
             connect_timeout: self.config.connect_timeout,
+            nodelay: self.config.nodelay,
             stall_timeout: self.config.stall_timeout,
             max_packet_size: self.config.max_packet_size,
             pending: Pending::new(self.config.max_pending, self.config.max_pending_per_ip),

@@ -221,3 +221,31 @@ async fn client_that_ignores_the_engines_end_is_given_up() {
     // It keeps its side open all the same.
     site.wait_for_open(0.0).await;
 }
+
+/// The gate's end of a connection, found among this process's sockets by the client's address.
+#[cfg(target_os = "linux")]
+fn other_end(client: &TcpStream) -> std::net::TcpStream {
+    use std::os::fd::BorrowedFd;
+
+    let wanted = client.local_addr().unwrap();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut sockets = numbers.filter_map(|fd| {
+        // SAFETY: borrowed for one duplication, which fails if the descriptor was closed meanwhile.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        Some(std::net::TcpStream::from(borrowed.try_clone_to_owned().ok()?))
+    });
+    sockets.find(|socket| socket.peer_addr().is_ok_and(|peer| peer == wanted)).expect("nobody has the other end")
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn packets_wait_for_nothing_unless_they_are_allowed_to() {
+    for nodelay in [true, false] {
+        let mut config = GateConfig::new(vec![listener("door", Transport::WebSocket, false)]);
+        config.nodelay = nodelay;
+        let site = site_with(config).await;
+        let (client, _engine) = established(&site).await;
+        assert_eq!(other_end(&client).nodelay().unwrap(), nodelay);
+    }
+}
