@@ -1,6 +1,12 @@
 //! Counters of logins and withdrawals; and of messages, which all pass the guard.
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+
+use crate::pool::HashPool;
 
 /// Registered once a process.
 pub struct AuthMetrics {
@@ -93,5 +99,29 @@ impl AuthMetrics {
         registry.register(Box::new(metrics.received.clone()))?;
         registry.register(Box::new(metrics.delivered.clone()))?;
         Ok(metrics)
+    }
+}
+
+/// What the hashing pool has to do, read when somebody asks.
+pub(crate) struct HashLoad {
+    pool: Arc<HashPool>,
+    gauge: IntGauge,
+}
+
+impl HashLoad {
+    pub(crate) fn new(pool: Arc<HashPool>) -> prometheus::Result<Self> {
+        let gauge = IntGauge::new("ciqadamq_auth_hashing", "Passwords that are being hashed or wait for it")?;
+        Ok(Self { pool, gauge })
+    }
+}
+
+impl Collector for HashLoad {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.gauge.set(self.pool.load() as i64);
+        self.gauge.collect()
     }
 }

@@ -22,7 +22,7 @@ use crate::guard::Guarded;
 use crate::hooks;
 use crate::laggards::Laggards;
 use crate::login::Judge;
-use crate::metrics::AuthMetrics;
+use crate::metrics::{AuthMetrics, HashLoad};
 use crate::orphans;
 use crate::ownership::Ownership;
 use crate::pool::HashPool;
@@ -83,6 +83,7 @@ pub async fn register(
     registry: &Registry,
 ) -> Result<Arc<Auth>> {
     let metrics = Arc::new(AuthMetrics::new(registry)?);
+    registry.register(Box::new(HashLoad::new(deps.pool.clone())?))?;
     let judge = Judge::new(config, deps.directory.clone(), deps.rules, deps.pool.clone(), metrics.clone()).await?;
     let farewells = Arc::new(Farewells::default());
     let sessions = deps.sessions;

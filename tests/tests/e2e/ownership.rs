@@ -1,7 +1,7 @@
 //! A client id belongs to a person as long as a session with it exists.
 
 use ciqadamq_tests::mqtt::{Answer, reason};
-use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Connect, Link, Version};
+use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Connect, Link, Version, eventually};
 
 #[test]
 fn an_offline_session_is_nobody_elses_and_keeps_its_messages() {
@@ -103,6 +103,9 @@ fn of_two_connections_of_a_client_the_later_one_stays_whichever_is_let_in_last()
             };
             let mut earlier = Client::open(&connect(&slow), broker.tcp).unwrap();
             earlier.send(&connect(&slow).encode());
+            eventually("its password is being hashed", || {
+                (broker.rest.metric("ciqadamq_auth_hashing", &[]) >= 1.0).then_some(())
+            });
             let before = broker.rest.metric("ciqadamq_auth_logins_total", &["ok"]);
             let (mut later, _) = broker.connect(&connect(&quick)).accepted();
             assert_eq!(
