@@ -21,8 +21,10 @@ pub struct Args {
 /// Builds the broker and runs the test with its output.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let profile: &[&str] = if args.release { &["--release"] } else { &[] };
-    execute(cargo(&["build", "--package", "ciqadamq"])?.args(profile))?;
-    let mut command = cargo(&["test", "--package", "ciqadamq-tests", "--test", "faults", "--", "--nocapture"])?;
+    // What `cargo xtask test` builds: other packages would resolve other features, and compile the engine again.
+    execute(cargo(&["build", "--workspace", "--bins", "--tests", "--locked"])?.args(profile))?;
+    let mut command = cargo(&["test", "--workspace", "--locked", "--test", "faults"])?;
+    command.args(profile).args(["--", "--nocapture"]);
     command.env("CIQADAMQ_BIN", broker_binary(args.release)?);
     let secs = args.minutes.checked_mul(60).context("that is too long")?;
     command.env("CIQADAMQ_FAULTS_SECS", secs.to_string());

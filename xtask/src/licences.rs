@@ -7,7 +7,7 @@ use std::fs;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
-use toml::Table;
+use toml_edit::{DocumentMut, Item, TableLike};
 
 use crate::cargo::{metadata, root};
 use crate::spdx;
@@ -16,7 +16,7 @@ use crate::spdx;
 pub fn check() -> anyhow::Result<()> {
     let path = root().join("deny.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let policy = Policy::read(&text.parse().context("deny.toml is no TOML")?)?;
+    let policy = Policy::read(&text)?;
     let read = |args: &[&str]| -> anyhow::Result<Vec<Package>> {
         let metadata = metadata(args)?;
         Ok(metadata["packages"].as_array().into_iter().flatten().filter_map(Package::read).collect())
@@ -31,6 +31,21 @@ pub fn check() -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("deny.toml does not allow:\n  {}", problems.join("\n  "))
+}
+
+fn list(item: Option<&Item>) -> BTreeSet<String> {
+    item.and_then(Item::as_array).into_iter().flatten().filter_map(|value| value.as_str().map(Into::into)).collect()
+}
+
+/// Tables, however they are written.
+fn tables(item: Option<&Item>) -> Vec<&dyn TableLike> {
+    match item {
+        Some(Item::ArrayOfTables(tables)) => tables.iter().map(|table| table as &dyn TableLike).collect(),
+        item => {
+            let values = item.and_then(Item::as_array).into_iter().flatten();
+            values.filter_map(|value| value.as_inline_table().map(|table| table as &dyn TableLike)).collect()
+        }
+    }
 }
 
 /// A package from a registry.
@@ -64,29 +79,25 @@ struct Policy {
 }
 
 impl Policy {
-    fn read(file: &Table) -> anyhow::Result<Self> {
-        let licenses = file.get("licenses").and_then(|v| v.as_table()).context("deny.toml has no [licenses]")?;
-        let list = |value: Option<&toml::Value>| -> BTreeSet<String> {
-            value.and_then(|v| v.as_array()).into_iter().flatten().filter_map(|v| v.as_str().map(Into::into)).collect()
-        };
-        let tables = |value: Option<&toml::Value>| -> Vec<Table> {
-            value.and_then(|v| v.as_array()).into_iter().flatten().filter_map(|v| v.as_table().cloned()).collect()
-        };
-        let name = |table: &Table| table.get("crate").and_then(|v| v.as_str()).map(String::from);
-        let bans = file.get("bans").and_then(|v| v.as_table()).cloned().unwrap_or_default();
+    fn read(text: &str) -> anyhow::Result<Self> {
+        let file: DocumentMut = text.parse().context("deny.toml is no TOML")?;
+        let licenses = file.get("licenses").and_then(Item::as_table_like).context("deny.toml has no [licenses]")?;
+        let bans = file.get("bans").and_then(Item::as_table_like);
+        let text_of = |table: &dyn TableLike, key: &str| table.get(key).and_then(Item::as_str).map(String::from);
+        let name = |table: &dyn TableLike| text_of(table, "crate");
         Ok(Self {
             allow: list(licenses.get("allow")),
             exceptions: tables(licenses.get("exceptions"))
-                .iter()
+                .into_iter()
                 .filter_map(|table| Some((name(table)?, list(table.get("allow")))))
                 .collect(),
             clarify: tables(licenses.get("clarify"))
-                .iter()
-                .filter_map(|table| Some((name(table)?, table.get("expression")?.as_str()?.into())))
+                .into_iter()
+                .filter_map(|table| Some((name(table)?, text_of(table, "expression")?)))
                 .collect(),
-            once: tables(bans.get("deny"))
-                .iter()
-                .filter(|table| table.get("deny-multiple-versions").and_then(|v| v.as_bool()) == Some(true))
+            once: tables(bans.and_then(|bans| bans.get("deny")))
+                .into_iter()
+                .filter(|table| table.get("deny-multiple-versions").and_then(Item::as_bool) == Some(true))
                 .filter_map(name)
                 .collect(),
         })
@@ -125,14 +136,18 @@ mod tests {
 
     #[test]
     fn forbidden_licences_and_second_versions_are_named() -> anyhow::Result<()> {
-        let policy = Policy::read(&toml::toml! {
+        let policy = Policy::read(
+            r#"
             [licenses]
             allow = ["MIT"]
             exceptions = [{ crate = "special", allow = ["MPL-2.0"] }]
-            clarify = [{ crate = "silent", expression = "MIT" }]
+            [[licenses.clarify]]
+            crate = "silent"
+            expression = "MIT"
             [bans]
             deny = [{ crate = "twice", deny-multiple-versions = true }, { crate = "never" }]
-        })?;
+            "#,
+        )?;
         let package = |name: &str, version: &str, licence: Option<&str>| Package {
             name: name.into(),
             version: version.into(),

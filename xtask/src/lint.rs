@@ -1,21 +1,22 @@
-//! `cargo xtask lint`: formatting, clippy, documentation, licences.
+//! `cargo xtask lint`: formatting, clippy, documentation, licences, features.
 
 use std::process::Command;
 
 use anyhow::bail;
 
 use crate::cargo::{cargo, execute, is_there};
-use crate::{licences, perf};
+use crate::{features, licences, perf};
 
 type Check = fn() -> anyhow::Result<()>;
 
 /// Runs every check, whatever the others say, and reports at the end.
 pub fn run() -> anyhow::Result<()> {
-    let checks: [(&str, Check); 5] = [
+    let checks: [(&str, Check); 6] = [
         ("formatting", formatting),
         ("clippy", clippy),
         ("documentation", documentation),
         ("licences", licences::check),
+        ("features", features::check),
         ("cargo-deny", deny),
     ];
     let mut failed = Vec::new();

@@ -8,6 +8,7 @@ mod ci;
 mod cluster;
 mod e2e;
 mod faults;
+mod features;
 mod fuzz;
 mod haproxy;
 mod licences;
