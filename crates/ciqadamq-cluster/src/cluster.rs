@@ -25,6 +25,7 @@ use crate::liveness::{self, Liveness};
 use crate::metrics::ClusterMetrics;
 use crate::stale::Subscribed;
 use crate::takeover::Takeovers;
+use crate::unrouted::Unrouted;
 use crate::watch::{Verdict, Watch};
 use crate::wire::{Answer, Ask, OwnerHere, Phase, SERVICE};
 
@@ -66,6 +67,7 @@ pub struct Cluster {
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) takeovers: Takeovers,
     pub(crate) subscribed: Subscribed,
+    pub(crate) unrouted: Unrouted,
     pub(crate) metrics: ClusterMetrics,
     pub(crate) links: Links,
     pub(crate) receivers: Receivers,
@@ -96,6 +98,7 @@ impl Cluster {
             liveness,
             takeovers: Takeovers::default(),
             subscribed: Subscribed::default(),
+            unrouted: Unrouted::default(),
             metrics,
             links,
             receivers,
@@ -264,6 +267,7 @@ impl Cluster {
                 self.liveness.heard(&dead);
                 Answer::State(self.liveness.own())
             }
+            Ask::Unrouted => Answer::Unrouted(self.unrouted.own()),
             Ask::Promise { candidate, boot } => {
                 let waits = self.liveness.own().phase == Phase::Waiting;
                 Answer::Promised(waits && self.promise.give(candidate, boot))

@@ -232,7 +232,7 @@ mod tests {
         states
             .iter()
             .map(|(node, phase, leader)| {
-                let state = NodeState { node: *node, boot: 1, phase: *phase, leader: *leader };
+                let state = NodeState { node: *node, boot: 1, phase: *phase, leader: *leader, unrouted: 0 };
                 (*node, View::said(state))
             })
             .collect()

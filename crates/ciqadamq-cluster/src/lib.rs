@@ -12,6 +12,7 @@
 //! - [`link`]: what is published here for sessions of other nodes, in order.
 //! - [`stale`]: nobody gets what a route has for a session that was there before.
 //! - [`sweep`]: routes and sessions that do not fit together any more.
+//! - [`unrouted`]: what the routing cluster does not know of for a while, the nodes tell each other directly.
 //! - [`sessions`]: the sessions of all nodes, for the API.
 //!
 //! The nodes speak through the internal service `routes` ([`wire`]), and through the engine's own calls.
@@ -32,6 +33,7 @@ mod sessions;
 mod stale;
 mod sweep;
 mod takeover;
+mod unrouted;
 mod watch;
 mod wire;
 

@@ -98,7 +98,7 @@ impl Liveness {
         let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
         Self {
             peers,
-            own: Mutex::new(NodeState { node, boot, phase: Phase::Waiting, leader: 0 }),
+            own: Mutex::new(NodeState { node, boot, phase: Phase::Waiting, leader: 0, unrouted: 0 }),
             views: RwLock::new(others.map(|node| (node, View::new())).collect()),
             changed: watch::Sender::new(0),
             thought_dead: Mutex::new(None),
@@ -118,6 +118,11 @@ impl Liveness {
     /// Changes whom this node names as the leader.
     pub fn set_leader(&self, leader: NodeId) {
         self.own.lock().leader = leader;
+    }
+
+    /// Changes which list of subscriptions without a route this node says it has.
+    pub fn set_unrouted(&self, number: u64) {
+        self.own.lock().unrouted = number;
     }
 
     /// The other nodes.
@@ -234,7 +239,7 @@ mod tests {
     use super::*;
 
     fn state(boot: u64) -> Result<NodeState, String> {
-        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1 })
+        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1, unrouted: 0 })
     }
 
     fn miss() -> Result<NodeState, String> {

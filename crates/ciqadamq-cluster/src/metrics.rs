@@ -15,6 +15,7 @@ pub struct ClusterMetrics {
     pub(crate) handed_over: IntCounter,
     pub(crate) routes_removed: IntCounter,
     pub(crate) stale: IntCounter,
+    pub(crate) unrouted: IntGauge,
     leader: IntGauge,
     works: IntGauge,
     up: IntGaugeVec,
@@ -58,6 +59,10 @@ impl ClusterMetrics {
             stale: counter(
                 "ciqadamq_cluster_stale_deliveries_total",
                 "Deliveries to a session that has not subscribed the message: the one before had, and its route is still there",
+            )?,
+            unrouted: gauge(
+                "ciqadamq_cluster_unrouted",
+                "Subscriptions of this node's sessions whose routes the routing cluster does not have",
             )?,
             leader: gauge("ciqadamq_cluster_routes_leader", "Node that leads the routing cluster; 0 = none")?,
             works: gauge("ciqadamq_cluster_routes_works", "1 if a majority follows one leader")?,

@@ -70,9 +70,11 @@ impl Plugin for ClusterPlugin {
         self.cluster.liveness.set_phase(Phase::Running);
         self.register.start().await;
         self.cluster.connect();
-        // Both run as long as the process: the plugin cannot be stopped.
+        // All run as long as the process: the plugin cannot be stopped.
         tokio::spawn(self.cluster.clone().watch());
         tokio::spawn(self.cluster.clone().sweep());
+        tokio::spawn(self.cluster.clone().look_for_unrouted());
+        tokio::spawn(self.cluster.clone().hear_of_unrouted());
         info!(plugin = NAME, "started");
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A [`Router`] in front of the cluster plugin's own: a subscription waits for a new leader instead of failing, and routes
-//! that have outlived their session lead to nobody else.
+//! A [`Router`] in front of the cluster plugin's own: a subscription waits for a new leader instead of failing, what
+//! is told without it counts too, and routes that have outlived their session lead to nobody else.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,7 +36,8 @@ impl Router for FailoverRouter {
         self.inner.remove(topic_filter, id).await
     }
     async fn matches(&self, id: Id, topic: &TopicName) -> Result<SubRelationsMap> {
-        let mut relations = self.inner.matches(id, topic).await?;
+        let mut relations = self.inner.matches(id.clone(), topic).await?;
+        self.cluster.unrouted.add_to(&mut relations, &id, topic).await?;
         let me = self.cluster.config.node;
         if let Some(own) = relations.remove(&me) {
             let own = self.cluster.without_stale(topic, own).await;

@@ -41,6 +41,11 @@ impl Subscribed {
         }
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<(ClientId, SessionSubs)> {
+        self.0.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect()
+    }
+
     /// Whether there is a session with this subscription. Yes, if its subscriptions are just being changed.
     pub(crate) fn has(&self, client_id: &ClientId, filter: &TopicFilter) -> bool {
         self.of(client_id).is_some_and(|subscribed| subscribed.try_read().map_or(true, |all| all.contains_key(filter)))

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ciqadamq_core::NodeId;
+use futures::stream::{self, StreamExt as _};
 use rmqtt::session::Session;
 use rmqtt::types::{ClientId, Id, Message, TopicFilter};
 use tracing::{info, warn};
@@ -30,6 +31,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const DEAD_FOR: Duration = Duration::from_secs(6);
 /// Routes removed in one go. Each is a proposal.
 const AT_ONCE: usize = 2_000;
+/// Sessions whose routes are proposed side by side: one proposal waits for the batch that it travels in.
+const RESTORED_AT_ONCE: usize = 64;
 /// How long a session's task may take to stop.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 /// Between two sweeps without a reason.
@@ -174,7 +177,7 @@ impl Cluster {
     async fn audit(&self) {
         let Ok(engine) = self.engine().cloned() else { return };
         let ids: Vec<ClientId> = engine.iter().map(|entry| entry.id().client_id.clone()).collect();
-        let (mut restored, mut ended) = (0, 0);
+        let (mut sessions, mut ended) = (Vec::new(), 0);
         for client_id in ids {
             // The outermost entry: a session that is ended is gone from the disk, too.
             let id = Id::from(self.config.node, client_id.clone());
@@ -197,7 +200,13 @@ impl Cluster {
                 // Its place is empty or held by a login that was refused.
                 _ => self.reclaim_in_turn(client_id.clone()).await,
             }
-            restored += self.restore_routes(&session).await;
+            sessions.push(session);
+        }
+        let restoring = sessions.into_iter().map(|session| async move { self.restore_routes(&session).await });
+        let mut restoring = stream::iter(restoring).buffer_unordered(RESTORED_AT_ONCE);
+        let mut restored = 0;
+        while let Some(routes) = restoring.next().await {
+            restored += routes;
         }
         if restored > 0 || ended > 0 {
             info!(restored, ended, "sessions of this node brought in line with the cluster");

@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn views(states: &[(NodeId, Phase, NodeId)]) -> BTreeMap<NodeId, View> {
-        let said = |&(node, phase, leader)| (node, View::said(NodeState { node, boot: 1, phase, leader }));
+        let said = |&(node, phase, leader)| (node, View::said(NodeState { node, boot: 1, phase, leader, unrouted: 0 }));
         states.iter().map(said).collect()
     }
 

@@ -3,6 +3,8 @@
 use ciqadamq_core::{Lane, NodeId, SessionInfo, SessionQuery};
 use serde::{Deserialize, Serialize};
 
+use crate::unrouted::Subscription;
+
 /// The name of the service.
 pub const SERVICE: &str = "routes";
 
@@ -16,6 +18,8 @@ pub enum Ask {
         /// whom it holds for dead
         dead: Vec<NodeId>,
     },
+    /// Which subscriptions of your sessions have no route?
+    Unrouted,
     /// May `candidate` start the cluster?
     Promise {
         /// who wants to
@@ -57,6 +61,8 @@ impl Ask {
 pub enum Answer {
     /// to [`Ask::State`]
     State(NodeState),
+    /// to [`Ask::Unrouted`]
+    Unrouted(Vec<Subscription>),
     /// to [`Ask::Promise`]
     Promised(bool),
     /// to [`Ask::Owner`]
@@ -91,6 +97,8 @@ pub struct NodeState {
     pub phase: Phase,
     /// who leads the routing cluster, as far as it knows; 0 = nobody
     pub leader: NodeId,
+    /// which list of subscriptions without a route it has; 0 = it misses none
+    pub unrouted: u64,
 }
 
 /// How far a node is.

@@ -299,3 +299,48 @@ fn a_node_that_is_cut_off_lets_nobody_in_and_follows_when_it_is_back() {
         device.message_within(Duration::from_millis(200)).ok().filter(|message| message.text() == "again")
     });
 }
+
+/// Its routes were removed while it was away, and nobody leads who could take them again: the nodes tell each other.
+#[test]
+fn a_node_that_is_back_gets_its_messages_even_while_nobody_leads() {
+    let mut cluster = Cluster::start_default();
+    let (ua, root) = (cluster[1].user("ua"), cluster[1].superuser("root"));
+    let leader = cluster.routes_leader(1).unwrap();
+    let away = follower(&cluster, 0);
+    let other = follower(&cluster, away);
+    let mut device = cluster[away].client(&ua, Version::V5, "device");
+    device.subscribe(&["chat/ua/#"]);
+    let mut here = cluster[away].client(&root, Version::V5, "publisher-here");
+    let mut there = cluster[other].client(&root, Version::V5, "publisher-there");
+    let removed = |cluster: &Cluster| -> f64 {
+        let count = |n| cluster[n].rest.metric("ciqadamq_cluster_dead_routes_removed_total", &[]);
+        [leader, other].into_iter().map(count).sum()
+    };
+    cluster.stop(away);
+    eventually("its routes are removed", || (removed(&cluster) >= 1.0).then_some(()));
+    cluster.stop(leader);
+    cluster.resume(away);
+    let unrouted = |cluster: &Cluster| cluster[away].rest.metric("ciqadamq_cluster_unrouted", &[]);
+    eventually("it sees that its route is missing", || (unrouted(&cluster) >= 1.0).then_some(()));
+    for publisher in [&mut here, &mut there] {
+        eventually("a message arrives", || {
+            publisher.publish_ok("chat/ua/x", "first", 1);
+            device.message_within(Duration::from_millis(200)).ok()
+        });
+    }
+    assert!(unrouted(&cluster) >= 1.0, "the routing cluster was quicker; nothing is shown");
+    // Whatever becomes of the route meanwhile, nothing is lost from here on, and nothing comes twice.
+    while device.message_within(Duration::from_millis(300)).is_ok() {}
+    cluster.resume(leader);
+    let mut count = 0;
+    eventually("the route is there again", || {
+        for publisher in [&mut here, &mut there] {
+            let text = count.to_string();
+            publisher.publish_ok("chat/ua/x", &text, 1);
+            device.expect("chat/ua/x", &text);
+            count += 1;
+        }
+        (unrouted(&cluster) == 0.0).then_some(())
+    });
+    cluster.wait_ready();
+}
