@@ -1,7 +1,7 @@
-//! The brokers that can be measured: how each is started alone, on free ports, in a directory that is gone afterwards.
+//! The brokers that can be measured: how each is started, alone or as several nodes, on free ports, in a directory that is gone afterwards.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
+use crate::config::{Place, configure};
 use crate::mqtt::{Connection, Login};
 use crate::process::{self, Started};
 use crate::users::{self, Users};
@@ -73,7 +75,7 @@ impl Kind {
         std::env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from)
     }
 
-    fn is_own(self) -> bool {
+    pub fn is_own(self) -> bool {
         matches!(self, Self::Own | Self::OwnNagle)
     }
 
@@ -95,16 +97,28 @@ pub struct Setup {
     pub users: usize,
     /// environment of our broker, such as allocator settings under test
     pub env: Vec<(String, String)>,
+    /// nodes of a cluster; 1 is a broker outside one
+    pub nodes: u8,
+    /// what stands at the end of `[cluster]`
+    pub cluster: String,
 }
 
-/// A running broker.
+impl Setup {
+    /// One node of the `ciqadamq` on the `PATH`, for so many users with one device each.
+    pub fn of(users: usize) -> Self {
+        Self { own: None, cores: None, devices_per_user: 1, users, env: Vec::new(), nodes: 1, cluster: String::new() }
+    }
+}
+
+/// A running broker: one node, or several as a cluster.
 pub struct Broker {
     pub kind: Kind,
     /// what it says about its version
     pub version: String,
+    /// where the nodes take MQTT clients
     pub addrs: Vec<SocketAddr>,
     pub users: Rc<Users>,
-    child: Started,
+    running: Vec<Started>,
     dir: TempDir,
 }
 
@@ -116,158 +130,122 @@ impl Broker {
     }
 
     async fn try_start(kind: Kind, setup: &Setup) -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("ciqadamq-perf-").tempdir()?;
-        let [mqtt, ws, api] = free_addresses()?;
+        anyhow::ensure!(setup.nodes == 1 || kind.has_users(), "several nodes are made of ciqadamq only");
+        let places = Place::several(setup.nodes)?;
         let token = users::random();
         let program = kind.program(setup.own.as_deref());
-        let log = File::create(dir.path().join("log"))?;
-        let mut command = Command::new(&program);
-        command.current_dir(dir.path()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        configure(kind, dir.path(), [mqtt, ws, api], &token, &mut command)?;
-        if kind.is_own() {
-            command.envs(setup.env.iter().map(|(name, value)| (name, value)));
-        }
-        if let Some((broker, load)) = &setup.cores {
-            process::pin(broker);
-            let child = Started::new(&mut command);
-            process::pin(load);
-            return Self::wait(kind, dir, mqtt, api, token, setup, child, &program).await;
-        }
-        let child = Started::new(&mut command);
-        Self::wait(kind, dir, mqtt, api, token, setup, child, &program).await
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    async fn wait(
-        kind: Kind,
-        dir: TempDir,
-        mqtt: SocketAddr,
-        api: SocketAddr,
-        token: String,
-        setup: &Setup,
-        child: std::io::Result<Started>,
-        program: &Path,
-    ) -> anyhow::Result<Self> {
-        let child = child.with_context(|| format!("`{}` cannot be started; is it installed?", program.display()))?;
-        let version = version(kind, program);
-        let users = Rc::new(Users::anonymous(setup.devices_per_user));
-        let mut broker = Self { kind, version, addrs: vec![mqtt], users, child, dir };
+        let mut broker = Self {
+            kind,
+            version: version(kind, &program),
+            addrs: places.iter().map(|place| place.mqtt).collect(),
+            users: Rc::new(Users::anonymous(setup.devices_per_user)),
+            running: Vec::new(),
+            dir: tempfile::Builder::new().prefix("ciqadamq-perf-").tempdir()?,
+        };
         if kind == Kind::Rabbitmq {
             let login = Login { username: "guest".into(), password: "guest".into() };
             broker.users = Rc::new(Users::shared(setup.devices_per_user, login));
         }
-        let began = Instant::now();
-        while !broker.takes_clients(api).await {
-            if let Some(status) = broker.child.try_wait()? {
-                bail!("it ended with {status}:\n{}", broker.log());
+        for node in 0..places.len() {
+            let dir = broker.node_dir(node);
+            fs::create_dir(&dir)?;
+            let log = File::create(dir.join("log"))?;
+            let mut command = Command::new(&program);
+            command.current_dir(&dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+            configure(kind, &dir, &places, node, &setup.cluster, &token, &mut command)?;
+            if kind.is_own() {
+                command.envs(setup.env.iter().map(|(name, value)| (name, value)));
             }
-            if began.elapsed() > START {
-                bail!("it is not ready after {START:?}:\n{}", broker.log());
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            broker.launch(&mut command, setup, &program)?;
         }
+        broker.wait(&places).await?;
         if kind.has_users() {
+            let api = places[0].api;
             broker.users = Rc::new(Users::provision(api, &token, setup.devices_per_user, setup.users).await?);
         }
         Ok(broker)
     }
 
-    async fn takes_clients(&self, api: SocketAddr) -> bool {
-        let probe = async {
-            if self.kind.has_users() {
-                return users::ready(api).await;
+    fn launch(&mut self, command: &mut Command, setup: &Setup, program: &Path) -> anyhow::Result<()> {
+        // What is started has the cores of who starts it.
+        if let Some((broker, _)) = &setup.cores {
+            process::pin(broker);
+        }
+        let child = Started::new(command);
+        if let Some((_, load)) = &setup.cores {
+            process::pin(load);
+        }
+        let child = child.with_context(|| format!("`{}` cannot be started; is it installed?", program.display()))?;
+        self.running.push(child);
+        Ok(())
+    }
+
+    async fn wait(&mut self, places: &[Place]) -> anyhow::Result<()> {
+        let began = Instant::now();
+        for (node, place) in places.iter().enumerate() {
+            while !self.takes_clients(place).await {
+                if let Some(status) = self.running[node].try_wait()? {
+                    bail!("node {} ended with {status}:\n{}", node + 1, self.log(node));
+                }
+                if began.elapsed() > START {
+                    bail!("node {} is not ready after {START:?}:\n{}", node + 1, self.log(node));
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            Connection::open(self.addrs[0], "perf-probe", self.users.backend()).await.is_ok()
+        }
+        Ok(())
+    }
+
+    async fn takes_clients(&self, place: &Place) -> bool {
+        let probe = async {
+            if self.kind.is_own() {
+                return users::is_fine(place.api, "/ready").await;
+            }
+            if self.kind == Kind::Ciqadamq {
+                // It does not say when it is ready.
+                return users::is_fine(place.api, "/health").await && TcpStream::connect(place.mqtt).await.is_ok();
+            }
+            Connection::open(place.mqtt, "perf-probe", self.users.backend()).await.is_ok()
         };
         tokio::time::timeout(PROBE, probe).await.unwrap_or(false)
     }
 
     /// Its processes.
     pub fn pids(&self) -> Vec<u32> {
-        self.child.pids()
+        self.nodes().concat()
     }
 
-    /// The first process of each node.
-    pub fn nodes(&self) -> Vec<u32> {
-        vec![self.child.id()]
+    /// The processes of each node.
+    pub fn nodes(&self) -> Vec<Vec<u32>> {
+        self.running.iter().map(Started::pids).collect()
     }
 
-    fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    fn node_dir(&self, node: usize) -> PathBuf {
+        self.dir.path().join((node + 1).to_string())
+    }
+
+    fn log(&self, node: usize) -> String {
+        fs::read_to_string(self.node_dir(node).join("log")).unwrap_or_default()
     }
 
     /// Ends it in order; after a while it is killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        self.child.terminate();
+        self.running.iter().for_each(Started::terminate);
         let began = Instant::now();
-        while self.child.try_wait()?.is_none() && began.elapsed() < END {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        for node in &mut self.running {
+            while node.try_wait()?.is_none() && began.elapsed() < END {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         }
         Ok(())
     }
 }
 
-/// Writes what the broker needs into its directory and adds the arguments.
-fn configure(
-    kind: Kind,
-    dir: &Path,
-    [mqtt, ws, api]: [SocketAddr; 3],
-    token: &str,
-    command: &mut Command,
-) -> anyhow::Result<()> {
-    let write = |name: &str, text: String| {
-        let path = dir.join(name);
-        fs::write(&path, text).map(|()| path)
-    };
-    match kind {
-        Kind::Own | Kind::OwnNagle | Kind::Ciqadamq => {
-            // Cheap hashes: thousands of users are made, and not what is measured.
-            command.env("ARGON2_M_COST", "8").env("ARGON2_T_COST", "1").env("AUTH_PEPPER", users::random());
-            command.env("API_TOKEN", token).env_remove("CIQADAMQ_CONFIG");
-            command.env("RUST_LOG", "warn");
-            let (scheme, db) = if kind.is_own() { ("sled", "data/users") } else { ("redb", "users.db") };
-            let db = dir.join(db);
-            let nagle = if kind == Kind::OwnNagle { "tcp_nodelay = false\n" } else { "" };
-            let text = format!(
-                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n{nagle}[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
-                db.display()
-            );
-            command.arg("--config").arg(write("ciqadamq.toml", text)?);
-        }
-        Kind::Mosquitto => {
-            let text = format!("listener {} {}\nallow_anonymous true\n", mqtt.port(), mqtt.ip());
-            // Its own bounds are for a few clients; the others have these, or more.
-            let text = text + "max_queued_messages 1000\nmax_inflight_messages 0\nlog_type error\n";
-            command.arg("-c").arg(write("mosquitto.conf", text)?);
-        }
-        Kind::Rmqttd => {
-            let plugins = dir.join("plugins");
-            fs::create_dir_all(&plugins)?;
-            let text = format!(
-                "[node]\nid = 1\n[plugins]\ndir = {plugins:?}\n[log]\nto = \"console\"\nlevel = \"warn\"\n\
-                 [listener.tcp.external]\naddr = \"{mqtt}\"\nallow_anonymous = true\n"
-            );
-            command.arg("-f").arg(write("rmqtt.toml", text)?);
-        }
-        Kind::Rabbitmq => {
-            let conf = format!(
-                "listeners.tcp = none\nmqtt.listeners.tcp.1 = {mqtt}\nmqtt.exchange = amq.topic\nlog.console.level = error\n"
-            );
-            let conf = write("rabbitmq.conf", conf)?;
-            let plugins = write("enabled_plugins", "[rabbitmq_mqtt].\n".into())?;
-            command.env("RABBITMQ_NODENAME", format!("perf{}@localhost", mqtt.port()));
-            command.env("RABBITMQ_CONFIG_FILE", conf).env("RABBITMQ_ENABLED_PLUGINS_FILE", plugins);
-            command.env("RABBITMQ_MNESIA_BASE", dir.join("mnesia")).env("RABBITMQ_LOG_BASE", dir.join("logs"));
-            command.env("RABBITMQ_DIST_PORT", api.port().to_string()).env("HOME", dir);
-        }
-    }
-    Ok(())
-}
-
 /// What it calls itself, on one line.
 fn version(kind: Kind, program: &Path) -> String {
     let argument = if kind == Kind::Mosquitto { "-h" } else { "--version" };
-    if kind == Kind::Rabbitmq {
+    if matches!(kind, Kind::Rabbitmq | Kind::Ciqadamq) {
+        // Asked for its version, it starts.
         return String::new();
     }
     // It is for the chart's legend; the measurement goes on without.
@@ -276,30 +254,11 @@ fn version(kind: Kind, program: &Path) -> String {
     text.split_whitespace().find(digits).unwrap_or_default().to_owned()
 }
 
-/// Free now; all are held until all are chosen, so they differ.
-fn free_addresses<const N: usize>() -> anyhow::Result<[SocketAddr; N]> {
-    // Below the range that outgoing connections take their ports from: the load opens thousands.
-    const RANGE: std::ops::Range<u32> = 10_000..30_000;
-    let start = std::process::id().wrapping_mul(61);
-    let mut ports = RANGE.map(|n| (RANGE.start + (n + start) % (RANGE.end - RANGE.start)) as u16);
-    let mut listeners = Vec::new();
-    while listeners.len() < N {
-        let port = ports.next().context("no free port")?;
-        listeners.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
-    }
-    let addrs: Vec<_> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-    addrs.try_into().map_err(|_| anyhow::anyhow!("no free port"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::TcpListener;
 
-    #[test]
-    fn free_addresses_differ() {
-        let [a, b, c] = free_addresses().unwrap();
-        assert!(a != b && b != c && a != c);
-    }
+    use super::*;
 
     /// Takes connections, and says nothing.
     #[tokio::test]
@@ -314,19 +273,18 @@ mod tests {
                 version: String::new(),
                 addrs: vec![addr],
                 users: users.clone(),
-                child,
+                running: vec![child],
                 dir: tempfile::tempdir().unwrap(),
             };
             let began = Instant::now();
-            assert!(!broker.takes_clients(addr).await);
+            assert!(!broker.takes_clients(&Place::at(addr)).await);
             assert!(began.elapsed() < 5 * PROBE);
         }
     }
 
     #[tokio::test]
     async fn a_broker_that_is_not_there_is_named() {
-        let setup =
-            Setup { own: Some("/nowhere/broker".into()), cores: None, devices_per_user: 1, users: 1, env: Vec::new() };
+        let setup = Setup { own: Some("/nowhere/broker".into()), ..Setup::of(1) };
         let error = Broker::start(Kind::Own, &setup).await.err().unwrap();
         assert!(format!("{error:#}").contains("/nowhere/broker"), "{error:#}");
     }

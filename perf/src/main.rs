@@ -5,6 +5,7 @@
 
 mod broker;
 mod chart;
+mod config;
 mod connects;
 mod flame;
 mod load;
@@ -60,6 +61,9 @@ struct Common {
     /// NAME=VALUE for the environment of our broker; may be repeated
     #[arg(long, value_parser = variable)]
     env: Vec<(String, String)>,
+    /// Nodes of a cluster, clients and publishers spread over all; for ciqadamq only. Their CPU time is all nodes' together
+    #[arg(long, env = "PERF_NODES", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
 }
 
 impl Common {
@@ -71,6 +75,8 @@ impl Common {
             devices_per_user,
             users: clients.div_ceil(devices_per_user),
             env: self.env.clone(),
+            nodes: self.nodes,
+            cluster: String::new(),
         }
     }
 

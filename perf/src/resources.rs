@@ -161,7 +161,7 @@ async fn sample(args: &Args, broker: &Broker, workload: Workload, subs: usize) -
     let mut samples = Vec::new();
     let pids = broker.pids();
     // Per node, then the sum; with one node the sum says it all.
-    let nodes: Vec<Vec<u32>> = broker.nodes().into_iter().map(process::descendants).collect();
+    let nodes = broker.nodes();
     let groups: Vec<(Option<usize>, &[u32])> = match nodes.len() {
         1 => vec![(None, &pids)],
         _ => (1..).map(Some).zip(nodes.iter().map(Vec::as_slice)).chain([(None, pids.as_slice())]).collect(),

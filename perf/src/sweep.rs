@@ -44,9 +44,10 @@ pub struct Args {
     only_peers: bool,
 }
 
-const HEAD: [&str; 20] = [
+const HEAD: [&str; 21] = [
     "broker",
     "version",
+    "nodes",
     "subscribers",
     "devices_per_user",
     "qos",
@@ -174,6 +175,7 @@ impl Row {
         vec![
             self.kind.name().into(),
             self.version.clone(),
+            args.common.nodes.to_string(),
             self.subs.to_string(),
             args.common.devices_per_user.to_string(),
             self.qos.to_string(),
@@ -244,7 +246,8 @@ fn chart(args: &Args, kinds: &[Kind], rows: &[Row]) -> Chart {
     Chart {
         title: "A backend publishes to its users' devices: what a broker delivers, and at what cost".into(),
         subtitle: format!(
-            "{} messages of {} bytes, {} device(s) per user, median of {} round(s){cores}; {}",
+            "{} node(s), {} messages of {} bytes, {} device(s) per user, median of {} round(s){cores}; {}",
+            args.common.nodes,
             args.msgs,
             args.payload,
             args.common.devices_per_user,

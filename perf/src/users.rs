@@ -114,9 +114,9 @@ async fn create(api: SocketAddr, token: &str, body: &Value) -> anyhow::Result<()
     }
 }
 
-/// Whether `/ready` says 200.
-pub async fn ready(api: SocketAddr) -> bool {
-    let request = format!("GET /ready HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\r\n");
+/// Whether a path that needs no token, such as `/ready`, says 200.
+pub async fn is_fine(api: SocketAddr, path: &str) -> bool {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\r\n");
     exchange(api, &request).await.is_ok_and(|answer| status(&answer) == Some(200))
 }
 
