@@ -99,6 +99,8 @@ pub struct Setup {
     pub env: Vec<(String, String)>,
     /// nodes of a cluster; 1 is a broker outside one
     pub nodes: u8,
+    /// what stands at the end of our broker's `[mqtt]`
+    pub mqtt: String,
     /// what stands at the end of `[cluster]`
     pub cluster: String,
 }
@@ -106,7 +108,16 @@ pub struct Setup {
 impl Setup {
     /// One node of the `ciqadamq` on the `PATH`, for so many users with one device each.
     pub fn of(users: usize) -> Self {
-        Self { own: None, cores: None, devices_per_user: 1, users, env: Vec::new(), nodes: 1, cluster: String::new() }
+        Self {
+            own: None,
+            cores: None,
+            devices_per_user: 1,
+            users,
+            env: Vec::new(),
+            nodes: 1,
+            mqtt: String::new(),
+            cluster: String::new(),
+        }
     }
 }
 
@@ -152,7 +163,7 @@ impl Broker {
             let log = File::create(dir.join("log"))?;
             let mut command = Command::new(&program);
             command.current_dir(&dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-            configure(kind, &dir, &places, node, &setup.cluster, &token, &mut command)?;
+            configure(kind, &dir, &places, node, setup, &token, &mut command)?;
             if kind.is_own() {
                 command.envs(setup.env.iter().map(|(name, value)| (name, value)));
             }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::broker::Kind;
+use crate::broker::{Kind, Setup};
 use crate::users;
 
 /// What one node listens on.
@@ -59,14 +59,13 @@ fn free_ports<const N: usize>(ips: &[IpAddr]) -> anyhow::Result<[u16; N]> {
     Ok(ports)
 }
 
-/// Writes what node `node` (from 0) of a broker needs into its directory and adds the arguments. `cluster` stands at the
-/// end of `[cluster]`.
+/// Writes what node `node` (from 0) of a broker needs into its directory and adds the arguments.
 pub fn configure(
     kind: Kind,
     dir: &Path,
     places: &[Place],
     node: usize,
-    cluster: &str,
+    setup: &Setup,
     token: &str,
     command: &mut Command,
 ) -> anyhow::Result<()> {
@@ -84,13 +83,14 @@ pub fn configure(
             let (scheme, db) = if kind.is_own() { ("sled", "data/users") } else { ("redb", "users.db") };
             let db = dir.join(db);
             let nagle = if kind == Kind::OwnNagle { "tcp_nodelay = false\n" } else { "" };
+            let more = if kind.is_own() { &*setup.mqtt } else { "" };
             let mut text = format!(
-                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n{nagle}[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
+                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n{nagle}{more}[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
                 db.display()
             );
             if places.len() > 1 {
                 text += &of_cluster(places, node);
-                text += cluster;
+                text += &setup.cluster;
             }
             if kind.is_own() {
                 command.arg("--config");

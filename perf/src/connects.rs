@@ -18,7 +18,7 @@ use tokio::task::spawn_local;
 use crate::broker::{Broker, Kind, Setup};
 use crate::mqtt::Connection;
 use crate::users::{self, Users};
-use crate::{process, table, variable};
+use crate::{lines, process, table, variable};
 
 /// Users, so that no bound of a single one is reached.
 const USERS: usize = 64;
@@ -55,9 +55,6 @@ pub struct Args {
 impl Args {
     /// What stands at the end of `[cluster]`.
     fn settings(&self) -> String {
-        let lines = |settings: &[(String, String)]| -> String {
-            settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
-        };
         format!("{}[cluster.raft]\n{}", lines(&self.cluster), lines(&self.raft))
     }
 }

@@ -61,6 +61,9 @@ struct Common {
     /// NAME=VALUE for the environment of our broker; may be repeated
     #[arg(long, value_parser = variable)]
     env: Vec<(String, String)>,
+    /// KEY=VALUE for our broker's `[mqtt]`, such as durability="memory"; may be repeated
+    #[arg(long, value_parser = variable)]
+    mqtt: Vec<(String, String)>,
     /// Nodes of a cluster, clients and publishers spread over all; for ciqadamq only. Their CPU time is all nodes' together
     #[arg(long, env = "PERF_NODES", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
@@ -76,6 +79,7 @@ impl Common {
             users: clients.div_ceil(devices_per_user),
             env: self.env.clone(),
             nodes: self.nodes,
+            mqtt: lines(&self.mqtt),
             cluster: String::new(),
         }
     }
@@ -102,6 +106,11 @@ impl Common {
 fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE is wanted")?;
     Ok((name.into(), value.into()))
+}
+
+/// As settings in a table.
+fn lines(settings: &[(String, String)]) -> String {
+    settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
 /// Our broker and the peers, in the order of the charts.

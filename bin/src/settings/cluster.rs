@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ciqadamq_cluster::{ClusterConfig, RaftSettings};
 
-use crate::config::Config;
+use crate::config::{Config, Durability};
 
 /// The routing cluster; `None` on a node alone.
 pub fn cluster(config: &Config) -> Option<ClusterConfig> {
@@ -21,6 +21,8 @@ pub fn cluster(config: &Config) -> Option<ClusterConfig> {
         join_retry: Duration::from_secs(cluster.join_retry_secs.into()),
         join_max_retries: cluster.join_max_retries,
         keep_dead: Duration::from_secs(config.mqtt.max_session_expiry_secs.into()),
+        // In memory is in memory: that of this node will do.
+        publishers_wait: config.mqtt.durability != Durability::Memory,
         raft: RaftSettings {
             node_grpc_addrs: cluster.node_grpc_addrs.clone(),
             raft_peer_addrs: cluster.raft_peer_addrs.clone(),

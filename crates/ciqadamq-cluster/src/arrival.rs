@@ -2,7 +2,8 @@
 //!
 //! A message of QoS 1 or 2 that goes to another node is acknowledged there when it is in that node's session store, as far as it is for
 //! persistent sessions. The publisher's acknowledgement waits for that, so that a message which was acknowledged is not only in
-//! the memory of the node that may end next. It does not wait for a node that is dead, nor for longer than [`ARRIVAL`].
+//! the memory of the node that may end next. It does not wait for a node that is dead, nor for longer than [`ARRIVAL`], nor at all
+//! where an acknowledgement promises no more than memory ([`ClusterConfig::publishers_wait`](crate::ClusterConfig)).
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ impl Cluster {
     /// Not for what another node has sent: each of two nodes could wait for the other.
     pub async fn forward_all(&self, from: &From, publish: &Publish, relations: SubRelationsMap, msg_id: Option<MsgID>) {
         let all = relations.into_iter().map(|(node, relations)| async move {
-            let is_promise = publish.qos != QoS::AtMostOnce
+            let is_promise = self.config.publishers_wait
+                && publish.qos != QoS::AtMostOnce
                 && relations.iter().any(|(_, _, options, _, _)| options.qos() != QoS::AtMostOnce);
             let number = self.forward(node, from.clone(), publish.clone(), relations, msg_id).await;
             if let Some(number) = number.filter(|_| is_promise) {

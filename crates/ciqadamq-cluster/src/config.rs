@@ -20,6 +20,8 @@ pub struct ClusterConfig {
     pub join_max_retries: u32,
     /// How long the session of a dead node is kept for its owner against other users: as long as it could have lived.
     pub keep_dead: Duration,
+    /// A publisher's acknowledgement waits until the other nodes have its message.
+    pub publishers_wait: bool,
     /// raft's own
     pub raft: RaftSettings,
 }

@@ -199,6 +199,7 @@ pub(crate) fn test_config(node: NodeId) -> ClusterConfig {
         join_retry: Duration::from_secs(5),
         join_max_retries: 0,
         keep_dead: Duration::from_secs(60),
+        publishers_wait: true,
         raft: crate::config::RaftSettings {
             node_grpc_addrs: Vec::new(),
             raft_peer_addrs: Vec::new(),

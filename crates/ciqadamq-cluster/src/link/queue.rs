@@ -1,10 +1,10 @@
 //! Messages for another node, until it has said that it has them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::HEAD;
 
@@ -32,6 +32,19 @@ struct State {
     /// How many of them are on the current connection already.
     sent: usize,
     bytes: usize,
+    /// Who waits for the message with this number to arrive: nobody is woken for another one.
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl State {
+    /// Wakes those whose messages are not kept any more.
+    fn wake(&mut self) {
+        let later = self.waiting.split_off(&self.first);
+        for (_, waiting) in std::mem::replace(&mut self.waiting, later) {
+            // It may have given up.
+            let _ = waiting.send(());
+        }
+    }
 }
 
 impl Queue {
@@ -69,14 +82,18 @@ impl Queue {
 
     /// Waits until the message with this number is not kept any more: it arrived, or it was forgotten.
     pub(crate) async fn gone(&self, number: u64) {
-        loop {
-            // As above.
-            let room = self.room.notified();
-            if self.state.lock().first > number {
+        let arrived = {
+            let mut state = self.state.lock();
+            if state.first > number {
                 return;
             }
-            room.await;
-        }
+            let (arrives, arrived) = oneshot::channel();
+            // One message has one publisher.
+            state.waiting.insert(number, arrives);
+            arrived
+        };
+        // The sender is dropped with the queue only.
+        let _ = arrived.await;
     }
 
     /// Begins a connection on whose other side everything up to `has` arrived.
@@ -94,6 +111,7 @@ impl Queue {
             state.first += 1;
             state.sent = state.sent.saturating_sub(1);
         }
+        state.wake();
         drop(state);
         self.room.notify_waiters();
     }
@@ -131,6 +149,7 @@ impl Queue {
         state.first += gone as u64;
         (state.sent, state.bytes) = (0, 0);
         state.kept.clear();
+        state.wake();
         drop(state);
         self.room.notify_waiters();
         gone
