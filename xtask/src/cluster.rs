@@ -1,6 +1,7 @@
 //! `cargo xtask cluster-up` and its companions: a cluster on this machine, each node on a loopback address of its own with
-//! the same ports as in production. State is in `target/cluster`.
+//! the same ports as in production. State is in `target/cluster`, or where `CIQADAMQ_CLUSTER_DIR` says.
 
+use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
@@ -8,6 +9,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,11 @@ pub struct Up {
     #[arg(long)]
     haproxy: bool,
 }
+
+/// Names the directory of another cluster than `cluster-up`'s own.
+pub const DIR_VARIABLE: &str = "CIQADAMQ_CLUSTER_DIR";
+
+static DIR: OnceLock<PathBuf> = OnceLock::new();
 
 /// `cluster-kill`, `cluster-logs`, `cluster-start`
 #[derive(Debug, clap::Args)]
@@ -98,7 +105,7 @@ pub fn down() -> anyhow::Result<()> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    println!("{} nodes ended; their data stays in target/cluster", nodes.len());
+    println!("{} nodes ended; their data stays in {}", nodes.len(), dir().display());
     Ok(())
 }
 
@@ -156,7 +163,17 @@ pub fn logs(args: &One) -> anyhow::Result<()> {
 }
 
 fn dir() -> PathBuf {
-    root().join("target/cluster")
+    DIR.get_or_init(|| env::var_os(DIR_VARIABLE).map_or_else(|| root().join("target/cluster"), PathBuf::from)).clone()
+}
+
+/// Has everything here be about a cluster in a directory of its own, which is emptied.
+pub fn apart(name: &str) -> anyhow::Result<PathBuf> {
+    let dir = DIR.get_or_init(|| root().join("target").join(name));
+    ensure!(running().is_empty(), "a cluster runs in {}; end it first", dir.display());
+    if dir.exists() {
+        fs::remove_dir_all(dir).context("the data of an earlier run cannot be removed")?;
+    }
+    Ok(dir.clone())
 }
 
 fn node_dir(node: u8) -> PathBuf {
@@ -179,6 +196,11 @@ pub fn ip(node: u8) -> Ipv4Addr {
 /// The nodes that were set up.
 fn nodes() -> Vec<u8> {
     (1..=9).filter(|node| node_config(*node).is_file()).collect()
+}
+
+/// Whether nobody listens where the first node would.
+pub fn is_free() -> bool {
+    get(1, "/health").is_err()
 }
 
 /// The nodes that run.

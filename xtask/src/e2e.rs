@@ -25,6 +25,9 @@ pub struct Args {
     filter: Vec<String>,
 }
 
+/// The directory of the local cluster, below `target`: that of `cluster-up` may have somebody's data.
+const OWN: &str = "cluster-e2e";
+
 /// A cluster that runs, as the stories want to be told of it.
 struct Site {
     /// each node's MQTT, WebSocket and API
@@ -56,7 +59,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Ok(())
         }
         (None, true) => {
-            println!("the cluster goes on; end it with cargo xtask cluster-down");
+            println!(
+                "the cluster goes on; end it with\n  {}=target/{OWN} cargo xtask cluster-down",
+                cluster::DIR_VARIABLE
+            );
             Ok(())
         }
         (Some(compose), false) => execute(compose.command().args(["down", "--volumes"])),
@@ -67,11 +73,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Three nodes on loopback addresses, and HAProxy if it is installed.
 fn local(release: bool) -> anyhow::Result<Site> {
-    ensure!(cluster::running().is_empty(), "a cluster runs; cargo xtask cluster-down first");
+    ensure!(cluster::is_free(), "something listens where node 1 would: cargo xtask cluster-down, if it is a cluster");
+    let dir = cluster::apart(OWN)?;
     if release {
         execute(&mut cargo(&["build", "--package", "ciqadamq", "--locked", "--release"])?)?;
     } else {
-        // As for the tests: the binary alone would resolve other features, and compile the engine twice.
         execute(&mut cargo(&["build", "--workspace", "--bins", "--tests", "--locked"])?)?;
     }
     let haproxy = haproxy::is_installed();
@@ -80,7 +86,7 @@ fn local(release: bool) -> anyhow::Result<Site> {
     }
     cluster::begin(&broker_binary(release)?, 3, haproxy)?;
     let this = env::current_exe().context("this program cannot be found")?;
-    let task = |name: &str| format!("'{}' {name} {{}}", this.display());
+    let task = |name: &str| format!("{}='{}' '{}' {name} {{}}", cluster::DIR_VARIABLE, dir.display(), this.display());
     Ok(Site {
         nodes: [1, 2, 3].map(|node| [1883, 8083, 8090].map(|port| format!("{}:{port}", cluster::ip(node)))),
         front: haproxy.then(|| (haproxy::PORTS.map(|port| format!("127.0.0.1:{port}")), haproxy::SOURCE.to_string())),

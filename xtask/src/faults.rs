@@ -21,7 +21,6 @@ pub struct Args {
 /// Builds the broker and runs the test with its output.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let profile: &[&str] = if args.release { &["--release"] } else { &[] };
-    // What `cargo xtask test` builds: other packages would resolve other features, and compile the engine again.
     execute(cargo(&["build", "--workspace", "--bins", "--tests", "--locked"])?.args(profile))?;
     let mut command = cargo(&["test", "--workspace", "--locked", "--test", "faults"])?;
     command.args(profile).args(["--", "--nocapture"]);

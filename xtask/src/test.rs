@@ -14,7 +14,7 @@ pub struct Args {
 
 /// The end-to-end tests find the broker through `CIQADAMQ_BIN`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    // One build for both: binaries alone would resolve other features, and compile the engine twice.
+    // The broker first, and once: tests in several packages need it.
     execute(&mut cargo(&["build", "--workspace", "--bins", "--tests", "--locked"])?)?;
 
     let nextest = is_there(Command::new("cargo-nextest").args(["nextest", "--version"]));
