@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context as _;
 
@@ -42,8 +43,10 @@ impl Place {
 fn free_ports<const N: usize>(ips: &[IpAddr]) -> anyhow::Result<[u16; N]> {
     // Below the range that outgoing connections take their ports from: the load opens thousands.
     const RANGE: std::ops::Range<u32> = 10_000..30_000;
-    let start = std::process::id().wrapping_mul(61);
-    let mut candidates = RANGE.map(|n| (RANGE.start + (n + start) % (RANGE.end - RANGE.start)) as u16);
+    // Others every time: a broker that does not ask for addresses to be reused cannot have those of one that has just ended.
+    static STARTS: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(61).wrapping_add(STARTS.fetch_add(1, Ordering::Relaxed) * 16);
+    let mut candidates = RANGE.map(|n| (RANGE.start + (n + start % RANGE.end) % (RANGE.end - RANGE.start)) as u16);
     let mut held = Vec::new();
     let mut ports = [0; N];
     for port in &mut ports {

@@ -92,17 +92,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let steps = args.subs.len() * args.qos.len() * args.rounds * kinds.len();
     let progress = bar(steps as u64)?;
     let mut rows = Vec::new();
-    for subs in &args.subs {
-        for qos in &args.qos {
-            for round in 1..=args.rounds {
-                for kind in &kinds {
-                    progress.set_prefix(format!("{}, {subs} subscribers, QoS {qos}", kind.name()));
-                    rows.extend(measure(args, *kind, *subs, *qos, round, &progress).await?);
-                    progress.inc(1);
-                }
-            }
-        }
-    }
+    let whole = measure_all(args, &kinds, &progress, &mut rows).await;
     progress.finish_and_clear();
     let cells: Vec<_> = rows.iter().map(|row| row.cells(args)).collect();
     table::write(&args.common.result("perf-results.csv")?, &HEAD, &cells)?;
@@ -110,6 +100,22 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     for row in rows.iter().filter(|row| row.outcome.delivered != row.outcome.expected) {
         let Outcome { delivered, expected, .. } = row.outcome;
         println!("{}, {} subscribers, QoS {}: {delivered} of {expected} delivered", row.kind.name(), row.subs, row.qos);
+    }
+    // What was measured before something failed is written all the same.
+    whole
+}
+
+async fn measure_all(args: &Args, kinds: &[Kind], progress: &ProgressBar, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for subs in &args.subs {
+        for qos in &args.qos {
+            for round in 1..=args.rounds {
+                for kind in kinds {
+                    progress.set_prefix(format!("{}, {subs} subscribers, QoS {qos}", kind.name()));
+                    rows.extend(measure(args, *kind, *subs, *qos, round, progress).await?);
+                    progress.inc(1);
+                }
+            }
+        }
     }
     Ok(())
 }
