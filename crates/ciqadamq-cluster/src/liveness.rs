@@ -151,6 +151,11 @@ impl Liveness {
         !self.views.read().iter().any(|(node, view)| *node < own && view.alive().is_some())
     }
 
+    /// Counts what changed in what is known of the other nodes.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
     /// Resolves when a node is dead. At once if it is.
     pub async fn died(&self, node: NodeId) {
         let mut changed = self.changed.subscribe();

@@ -35,8 +35,8 @@ const SELDOM: Duration = Duration::from_secs(30);
 const TOLD_MAX: usize = 50_000;
 /// Subscriptions looked at before others have their turn.
 const TURN: usize = 500;
-/// Between two looks whether another node has a new list.
-const NEWS_EVERY: Duration = Duration::from_millis(100);
+/// Before a node that did not give its list is asked again.
+const RETRY: Duration = Duration::from_millis(200);
 /// How long a node may take to give its list.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -215,9 +215,11 @@ impl Cluster {
 
     /// Asks the other nodes for lists that are new, for ever.
     pub(crate) async fn hear_of_unrouted(self: Arc<Self>) {
+        let mut changes = self.liveness.changes();
         loop {
-            tokio::time::sleep(NEWS_EVERY).await;
-            let mut is_new = false;
+            // Before the look, so that what changes meanwhile is looked at, too.
+            changes.mark_unchanged();
+            let (mut is_new, mut is_known) = (false, true);
             for (node, view) in self.liveness.views() {
                 // A dead node's sessions get nothing.
                 let version = view.alive().map_or((0, 0), |state| (state.boot, state.unrouted));
@@ -228,9 +230,9 @@ impl Cluster {
                     0 => Vec::new(),
                     _ => match call(&*self.deps.peers, node, &Ask::Unrouted, ANSWER).await {
                         Ok(Answer::Unrouted(list)) => list,
-                        Ok(_) => continue,
-                        Err(error) => {
-                            debug!(node, %error, "a node does not say which routes it misses");
+                        other => {
+                            debug!(node, ?other, "a node does not say which routes it misses");
+                            is_known = false;
                             continue;
                         }
                     },
@@ -240,6 +242,12 @@ impl Cluster {
             }
             if is_new {
                 self.unrouted.build(self.config.node).await;
+            }
+            if !is_known {
+                tokio::time::sleep(RETRY).await;
+            } else if changes.changed().await.is_err() {
+                // The sender lives as long as `self`.
+                return;
             }
         }
     }

@@ -257,7 +257,7 @@ fn crash_loop(crashes: u32, places: &Places, [root, ua]: [&Account; 2], mut cras
 }
 
 fn one_node(crashes: u32, durability: &str) {
-    let options = BrokerOptions::new().set("mqtt.durability", durability).set("mqtt.max_mqueue_len", 100_000);
+    let options = BrokerOptions::new().set("mqtt.durability", durability).set("mqtt.max_mqueue_len", 1_000_000);
     let mut broker = Broker::start(options);
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     let places = Places { publishers: [broker.tcp; 2], readers: [broker.tcp; 2] };
@@ -269,7 +269,7 @@ fn one_node(crashes: u32, durability: &str) {
 
 /// Sessions stay on their nodes, and those come back before the others give them up.
 fn three_nodes(crashes: u32) {
-    let mut cluster = Cluster::start(3, |_| BrokerOptions::new().set("mqtt.max_mqueue_len", 100_000));
+    let mut cluster = Cluster::start(3, |_| BrokerOptions::new().set("mqtt.max_mqueue_len", 1_000_000));
     let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
     let at = |node: u8| cluster[node].tcp;
     let places = Places { publishers: [at(1), at(3)], readers: [at(2), at(3)] };
