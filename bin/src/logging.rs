@@ -5,11 +5,12 @@
 //! them. And some write their whole configuration, tokens and passwords included, when they start: those records are
 //! suppressed at every level.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
+use ciqadamq_core::LogBudget;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -45,11 +46,13 @@ pub fn init(filter: &LogFilter, format: LogFormat) -> anyhow::Result<()> {
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Json => {
-            let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_filter(NoSecrets);
+            let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_filter(Fit::default());
             registry.with(lines).try_init()
         }
         LogFormat::Human => {
-            let lines = tracing_subscriber::fmt::layer().with_ansi(coloured()).with_filter(NoSecrets);
+            let lines =
+                tracing_subscriber::fmt::layer().with_ansi(coloured()).with_writer(|| OneLine(std::io::stdout()));
+            let lines = lines.with_filter(Fit::default());
             registry.with(lines).try_init()
         }
     }
@@ -68,10 +71,14 @@ fn directives(operator: &str) -> String {
     quiet.fold(operator.to_owned(), |all, one| all + &one)
 }
 
-/// Suppresses records of the engine's crates that would show a secret.
-struct NoSecrets;
+/// Suppresses records of the engine's crates that would show a secret, and bounds those that clients bring about.
+#[derive(Default)]
+struct Fit {
+    // warnings and errors of the engine: a client can have one written for each of its packets
+    engine: LogBudget,
+}
 
-impl<S: Subscriber> Filter<S> for NoSecrets {
+impl<S: Subscriber> Filter<S> for Fit {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
@@ -79,7 +86,42 @@ impl<S: Subscriber> Filter<S> for NoSecrets {
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let mut record = Record { target: event.metadata().target().to_owned(), message: String::new() };
         event.record(&mut record);
-        !shows_secret(&record.target, &record.message)
+        if shows_secret(&record.target, &record.message) {
+            return false;
+        }
+        let is_bounded = record.target.starts_with("rmqtt") && *event.metadata().level() <= Level::WARN;
+        !is_bounded || self.engine.spend().is_some()
+    }
+}
+
+/// Keeps each record on one line, and that line short: the engine writes what clients chose as it is, and a line break in it
+/// would begin a line of the client's own. A record is written in one go.
+struct OneLine<W>(W);
+
+/// Bytes of a line.
+const LINE_MAX: usize = 8 * 1024;
+
+impl<W: Write> Write for OneLine<W> {
+    fn write(&mut self, record: &[u8]) -> std::io::Result<usize> {
+        let text = record.strip_suffix(b"\n").unwrap_or(record);
+        let is_fine = text.len() <= LINE_MAX && !text.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+        if is_fine {
+            self.0.write_all(record)?;
+        } else {
+            // Twice: what is escaped becomes longer, and what is far too long need not be escaped.
+            let text = String::from_utf8_lossy(text);
+            let line = text[..text.floor_char_boundary(LINE_MAX)].replace('\r', "\\r").replace('\n', "\\n");
+            let (line, mark) = match line.len() > LINE_MAX || text.len() > LINE_MAX {
+                true => (&line[..line.floor_char_boundary(LINE_MAX)], "..."),
+                false => (&*line, ""),
+            };
+            self.0.write_all(format!("{line}{mark}\n").as_bytes())?;
+        }
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -151,7 +193,7 @@ mod tests {
     fn records_with_a_configuration_or_a_token_are_suppressed_and_others_are_not() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_filter(NoSecrets);
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_filter(Fit::default());
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(target: "rmqtt_http_api", "rmqtt-http-api HttpApiPlugin cfg: {:?}", "hunter2");
@@ -162,6 +204,27 @@ mod tests {
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         assert!(!text.contains("hunter2"), "{text}");
         assert!(text.contains("rmqtt-retainer init") && text.contains("token file written"), "{text}");
+    }
+
+    #[test]
+    fn what_a_client_chose_neither_begins_a_line_nor_fills_the_log() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || OneLine(writer.clone()));
+        let subscriber = tracing_subscriber::registry().with(layer.with_filter(Fit::default()));
+        let since = std::time::Instant::now();
+        tracing::subscriber::with_default(subscriber, || {
+            for n in 0..1000 {
+                tracing::warn!(target: "rmqtt::session", "{n} malformed\n2026 INFO forged{}", "x".repeat(60_000));
+            }
+            tracing::warn!(target: "ciqadamq_auth", "ours");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let engine = text.lines().filter(|line| line.contains("malformed")).count();
+        let most = 20 * (since.elapsed().as_secs() as usize + 1);
+        assert!((1..=most).contains(&engine), "{engine} lines, {most} at most");
+        assert!(text.lines().all(|line| line.len() <= LINE_MAX + 3 && !line.starts_with("2026 INFO")), "a forged line");
+        assert!(text.contains("ours"));
     }
 
     #[test]

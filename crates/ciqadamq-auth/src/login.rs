@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ciqadamq_core::{
     AUDIT, AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
-    PublishRefusal, Revision, Secret, Subject, User, UserDirectory, Username,
+    PublishRefusal, Revision, Secret, Subject, User, UserDirectory, Username, excerpt,
 };
 use tokio::sync::Notify;
 use tracing::{debug, warn};
@@ -162,7 +162,7 @@ impl Judge {
                         target: AUDIT,
                         event = "login_refused",
                         reason = refusal.as_str(),
-                        username = login.username.unwrap_or_default(),
+                        username = excerpt(login.username.unwrap_or_default()),
                         client_id = login.client_id,
                         address = login.address.map(tracing::field::display),
                         suppressed,

@@ -35,6 +35,7 @@ mod causes;
 mod cluster;
 mod command;
 mod directory;
+mod excerpt;
 mod health;
 mod internal;
 mod meter;
@@ -64,6 +65,7 @@ pub use causes::with_causes;
 pub use cluster::{ClusterPart, ClusterParts, MembersError, RaftPeer, RaftRole, RaftView};
 pub use command::{Applied, Command, Decision, Rejection, UserPatch, decide};
 pub use directory::{DirectoryError, DirectoryStatus, ExecuteError, UserDirectory, UserObserver, UserPage, UserQuery};
+pub use excerpt::excerpt;
 pub use health::{Condition, Health};
 pub use internal::{
     INTERNAL_BODY_BYTES_MAX, InternalService, InternalServices, Lane, NodeId, PeerError, Peers, Reachability,

@@ -171,6 +171,10 @@ impl Acl {
 /// What a strict subscriber would be disconnected for is not passed on.
 fn judge_properties(publish: &Publish) -> Result<(), PublishRefusal> {
     let Some(properties) = &publish.properties else { return Ok(()) };
+    // Only servers send them (MQTT-3.3.4-6). The engine would pass them on, and who dispatches by them would be misled.
+    if !properties.subscription_ids.is_empty() {
+        return Err(PublishRefusal::Malformed);
+    }
     let pairs = properties.user_properties.iter().flat_map(|(name, value)| [&**name, &**value]);
     let texts = pairs.chain(properties.content_type.as_deref());
     if has_malformed_properties(texts, properties.response_topic.as_deref()) {

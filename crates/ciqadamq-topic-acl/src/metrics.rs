@@ -1,6 +1,6 @@
 //! Counters of refusals, and their log lines.
 
-use ciqadamq_core::{AUDIT, LogBudget};
+use ciqadamq_core::{AUDIT, LogBudget, excerpt};
 use prometheus::{IntCounterVec, Opts, Registry};
 use rmqtt::types::Id;
 use tracing::warn;
@@ -52,28 +52,10 @@ impl AclMetrics {
                 // As text, so that it is escaped: it may hold line ends and terminal codes.
                 client_id = &*id.client_id,
                 address = id.remote_addr.map(tracing::field::display),
-                topic = shortened(topic),
+                topic = excerpt(topic),
                 suppressed,
                 "refused"
             );
         }
-    }
-}
-
-/// A topic may have 65,535 bytes; a log line need not.
-fn shortened(topic: &str) -> &str {
-    let end = (0..=topic.len().min(128)).rev().find(|at| topic.is_char_boundary(*at)).unwrap_or(0);
-    &topic[..end]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shortened;
-
-    #[test]
-    fn long_topics_are_cut_between_characters() {
-        assert_eq!(shortened("a/b"), "a/b");
-        assert_eq!(shortened(&"ö".repeat(100)).len(), 128);
-        assert_eq!(shortened(&format!("x{}", "ö".repeat(100))).len(), 127);
     }
 }

@@ -192,3 +192,34 @@ fn packets_out_of_place_end_only_their_own_connection() {
         }
     }
 }
+
+/// Servers alone send them: subscribers dispatch by theirs.
+#[test]
+fn a_publisher_cannot_choose_the_subscription_identifiers_of_others() {
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    let (ua, root) = (broker.user("ua"), broker.superuser("root"));
+    for account in [&ua, &root] {
+        for retain in [false, true] {
+            let properties = Properties::new().with(id::SUBSCRIPTION_IDENTIFIER, Value::Varint(1));
+            let forged = Publish { properties, retain, ..Publish::new("chatsync", "forged", 1) };
+            let mut client = open(&broker, account, Version::V5, &Link::Tcp);
+            client.send_publish(&forged);
+            assert_eq!(client.expect_closed(), Some(0x81));
+        }
+    }
+    assert_eq!(watcher.seen(), []);
+}
+
+#[test]
+fn long_names_of_refused_clients_do_not_fill_the_log() {
+    let broker = Broker::start_default();
+    let before = broker.log().len();
+    for n in 0..5 {
+        let name = "\u{1}".repeat(60_000);
+        let connect = Connect::new(Version::V5, Link::Tcp, format!("c{n}")).login(name, "wrong");
+        assert!(!broker.connect(&connect).is_accepted());
+    }
+    let written = broker.log().len() - before;
+    assert!(written < 20_000, "{written} bytes");
+}
