@@ -101,6 +101,7 @@ pub fn acl(config: &Config) -> AclConfig {
                 bytes: config.limits.publish_bytes_per_sec.into(),
             },
             subscriptions_per_session: config.limits.subscriptions_per_session,
+            subscription_bytes_per_session: config.limits.subscription_bytes_per_session as usize,
         },
     }
 }

@@ -114,6 +114,7 @@ keys! {
 
     limits.sessions_per_user = Int::<usize>(0, 100_000_000);
     limits.subscriptions_per_session = Int::<usize>(0, 1_000_000);
+    limits.subscription_bytes_per_session = Size(0, 1024 * 1024 * 1024);
     // The engine walks topics recursively.
     limits.topic_levels = Int::<usize>(1, 512);
     limits.publish_messages_per_sec = Int::<u32>(0, 10_000_000);

@@ -294,6 +294,8 @@ pub struct Limits {
     pub sessions_per_user: usize,
     /// subscriptions of one session; 0 = no limit
     pub subscriptions_per_session: usize,
+    /// bytes of their Topic Filters together; 0 = no limit
+    pub subscription_bytes_per_session: u32,
     /// levels of a topic name or filter
     pub topic_levels: usize,
     /// messages a second from one connection; 0 = no limit
@@ -315,6 +317,7 @@ impl Default for Limits {
         Self {
             sessions_per_user: 1000,
             subscriptions_per_session: 1000,
+            subscription_bytes_per_session: 256 * 1024,
             topic_levels: 128,
             publish_messages_per_sec: 1000,
             publish_bytes_per_sec: 8 * 1024 * 1024,

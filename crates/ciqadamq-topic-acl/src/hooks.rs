@@ -127,14 +127,18 @@ impl Acl {
     /// Whether a session that is full would get another subscription. The engine subscribes in the session's own task, one
     /// filter after the other.
     async fn is_one_too_many(&self, session: &Session, subscribe: &Subscribe) -> bool {
-        let max = self.limits.subscriptions_per_session;
-        if max == 0 {
+        let Limits { subscriptions_per_session: max, subscription_bytes_per_session: bytes_max, .. } = self.limits;
+        if max == 0 && bytes_max == 0 {
             return false;
         }
         // Unsure: full.
         let Ok(subscriptions) = session.subscriptions().await else { return true };
         let subscriptions = subscriptions.read().await;
-        subscriptions.len() >= max && !subscriptions.contains_key(&subscribe.topic_filter)
+        if subscriptions.contains_key(&subscribe.topic_filter) {
+            return false;
+        }
+        let bytes = || subscriptions.keys().map(|filter| filter.len()).sum::<usize>() + subscribe.topic_filter.len();
+        max != 0 && subscriptions.len() >= max || bytes_max != 0 && bytes() > bytes_max
     }
 
     fn judge_subscribe(&self, principal: Option<&Principal>, subscribe: &Subscribe) -> Result<Grant, SubscribeRefusal> {

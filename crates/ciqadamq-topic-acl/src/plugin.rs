@@ -46,6 +46,8 @@ pub struct Limits {
     pub publish: Rate,
     /// `limits.subscriptions_per_session`; 0 is no bound
     pub subscriptions_per_session: usize,
+    /// `limits.subscription_bytes_per_session`: their Topic Filters together; 0 is no bound
+    pub subscription_bytes_per_session: usize,
 }
 
 /// Registers and starts the plugin. `principals` is filled by whoever lets clients in; `retained` knows how many Retained

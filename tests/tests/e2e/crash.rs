@@ -283,6 +283,15 @@ fn three_nodes(crashes: u32) {
         println!("node {node} is back after {:?}", began.elapsed());
         // What was acknowledged while the node was dead is with the others, in memory, until they have called it again.
         thread::sleep(LINKS);
+        // Where a message went that is missing at the end.
+        for node in cluster.ids() {
+            let metrics = cluster[node].rest.get("/metrics").text();
+            let dropped = metrics.lines().filter(|line| line.contains("dropped_total") && !line.starts_with('#'));
+            let dropped: Vec<_> = dropped.filter(|line| !line.ends_with(" 0")).collect();
+            if !dropped.is_empty() {
+                println!("node {node}: {dropped:?}");
+            }
+        }
     });
 }
 

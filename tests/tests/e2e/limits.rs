@@ -78,6 +78,22 @@ fn a_session_has_so_many_subscriptions() {
     broker.client(&root, Version::V5, "root").subscribe(&["a", "b", "c", "d", "e"]);
 }
 
+#[test]
+fn a_session_has_so_many_bytes_of_filters() {
+    let broker = limited("subscription_bytes_per_session", 1000);
+    let ua = broker.user("ua");
+    let long = |name: &str| format!("chat/ua/{name}{}", "x".repeat(391));
+    for version in Version::COMMON {
+        let mut client = broker.client(&ua, version, "reader");
+        let (a, b, c) = (long("a"), long("b"), long("c"));
+        let codes = client.try_subscribe(&[(&a, 0), (&b, 0), (&c, 0), ("chat/ua/short", 0), (&a, 1)]);
+        assert_eq!(codes, [0, 0, version.pick(QUOTA, 0x80), 0, 1], "{version:?}");
+        client.unsubscribe(&[&a]);
+        client.subscribe(&[&c]);
+        client.disconnect();
+    }
+}
+
 /// The engine walks filters recursively: tens of thousands of levels ended the process.
 #[test]
 fn deep_topics_and_filters_are_refused() {
