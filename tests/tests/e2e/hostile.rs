@@ -47,7 +47,7 @@ fn a_login_with_fewer_rights_does_not_inherit_what_it_may_not_see() {
 fn a_client_that_is_taken_over_again_and_again_misses_nothing() {
     const PUBLISHERS: u32 = 4;
     // Who comes back so often reads slowly; this is not about a queue that overflows.
-    let broker = Broker::start(BrokerOptions::new().set("mqtt.max_mqueue_len", 100_000));
+    let broker = Broker::start(BrokerOptions::new().set("mqtt.max_mqueue_len", 32_000));
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     for version in Version::COMMON {
         let connect = ua.connect(version, "phone").persistent(600);
