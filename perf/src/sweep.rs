@@ -93,6 +93,9 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let progress = bar(steps as u64)?;
     let mut rows = Vec::new();
     let whole = measure_all(args, &kinds, &progress, &mut rows).await;
+    if rows.is_empty() {
+        return whole;
+    }
     progress.finish_and_clear();
     let cells: Vec<_> = rows.iter().map(|row| row.cells(args)).collect();
     table::write(&args.common.result("perf-results.csv")?, &HEAD, &cells)?;
