@@ -89,7 +89,7 @@ impl<S: Subscriber> Filter<S> for Fit {
         if shows_secret(&record.target, &record.message) {
             return false;
         }
-        let is_bounded = record.target.starts_with("rmqtt") && *event.metadata().level() <= Level::WARN;
+        let is_bounded = clients_cause(&record.target) && *event.metadata().level() <= Level::WARN;
         !is_bounded || self.engine.spend().is_some()
     }
 }
@@ -123,6 +123,11 @@ impl<W: Write> Write for OneLine<W> {
     fn flush(&mut self) -> std::io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Whether clients can have records of this target written: what nodes say of each other must not be lost among those.
+fn clients_cause(target: &str) -> bool {
+    target.starts_with("rmqtt") && !["rmqtt_raft", "rmqtt_cluster_raft"].iter().any(|nodes| target.starts_with(nodes))
 }
 
 fn shows_secret(target: &str, message: &str) -> bool {
@@ -229,6 +234,8 @@ mod tests {
 
     #[test]
     fn a_record_of_the_log_facade_is_judged_by_its_own_target() {
+        assert!(clients_cause("rmqtt::session") && clients_cause("rmqtt_retainer"));
+        assert!(!clients_cause("rmqtt_raft::raft_node") && !clients_cause("ciqadamq_auth"));
         assert!(shows_secret("rmqtt_bridge_egress_mqtt", "BridgeMqttEgressPlugin cfg: Bridge { password }"));
         assert!(!shows_secret("rmqtt::v3", "c1 Connection Refused, handshake error"));
     }

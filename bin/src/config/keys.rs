@@ -57,6 +57,9 @@ const VAULT_CREDENTIAL: Hidden = Hidden { min: 1, graphic_only: true, placeholde
 /// A year: longer is a typing error, or means "for ever" and has a value of its own.
 const YEAR_SECS: u64 = 366 * 24 * 3600;
 
+/// The session store has 49,151 Packet Identifiers for what waits and what is in flight: of more it could not keep all.
+pub(super) const QUEUE_MAX: usize = 32_767;
+
 keys! {
     log ("RUST_LOG") = Filter;
 
@@ -72,8 +75,7 @@ keys! {
     mqtt.session_expiry_secs = Int::<u32>(0, u32::MAX);
     // 0 would mean "no limit" to the engine.
     mqtt.max_session_expiry_secs = Int::<u32>(1, u32::MAX);
-    // The session store has 49,151 Packet Identifiers for what waits and what is in flight: more could not be kept.
-    mqtt.max_mqueue_len = Int::<usize>(1, 32_767);
+    mqtt.max_mqueue_len = Int::<usize>(1, QUEUE_MAX);
     mqtt.max_inflight = Int::<u16>(1, u16::MAX);
     mqtt.max_packet_size = Size(1024, 256 * 1024 * 1024);
     mqtt.max_clientid_len = Int::<usize>(1, 65535);
@@ -90,7 +92,7 @@ keys! {
         ("memory", Durability::Memory),
     ]);
     mqtt.msg_flush_secs ("MSG_FLUSH_SECS") = Int::<u32>(1, 3600);
-    mqtt.msg_queue_cap ("MSG_QUEUE_CAP") = Int::<usize>(0, 32_767);
+    mqtt.msg_queue_cap ("MSG_QUEUE_CAP") = Int::<usize>(0, QUEUE_MAX);
     mqtt.msg_max_bytes ("MSG_MAX_BYTES") = Int::<u64>(0, i64::MAX as u64);
     mqtt.msg_max_msgs ("MSG_MAX_MSGS") = Int::<u64>(0, 1_000_000_000);
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::files::locate;
-use super::keys::{KEYS, find};
+use super::keys::{KEYS, QUEUE_MAX, find};
 use super::model::{Auth, SecretsProvider};
 use super::read::Reading;
 use super::*;
@@ -532,4 +532,10 @@ fn the_sample_still_passes_with_every_default_written_out() {
     let config = good(&active.join("\n"), &[]);
     let same = Config { auth: Auth { hash_concurrency: 2, ..Auth::default() }, ..Config::default() };
     assert_eq!(effective(&config), effective(&same));
+}
+
+#[test]
+fn a_full_queue_leaves_packet_identifiers_for_what_is_in_flight() {
+    assert!((QUEUE_MAX as u64) < ciqadamq_session_store::PACKET_IDS);
+    assert!(problem("[mqtt]\nmax_mqueue_len = 40000\n").contains("from 1 to 32767"));
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ciqadamq_core::NodeId;
+use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use rmqtt::router::{DefaultRouter, Router as _};
 use rmqtt::types::{ClientId, Id, SubRelationsMap, SubscriptionOptions, TopicFilter, TopicName};
@@ -54,6 +55,8 @@ pub(crate) struct Unrouted {
     /// All of it, to be searched.
     table: RwLock<Option<Arc<DefaultRouter>>>,
     is_any: AtomicBool,
+    /// Held by whoever makes the table: one made of older lists must not take the place of a newer one.
+    building: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -108,6 +111,7 @@ impl Unrouted {
 
     /// Makes the table from the lists.
     async fn build(&self, me: NodeId) {
+        let _alone = self.building.lock().await;
         let mut all: Vec<(NodeId, Subscription)> = self.own().into_iter().map(|one| (me, one)).collect();
         for (node, (_, list)) in &*self.others.lock() {
             all.extend(list.iter().map(|one| (*node, one.clone())));
@@ -189,7 +193,7 @@ impl Cluster {
     /// Subscriptions of this node's sessions that the routing table does not have.
     async fn without_route(&self) -> Vec<Subscription> {
         let mut missing = Vec::new();
-        for (turn, (client_id, subscriptions)) in self.subscribed.all().into_iter().enumerate() {
+        'all: for (turn, (client_id, subscriptions)) in self.subscribed.all().into_iter().enumerate() {
             if turn % TURN == TURN - 1 {
                 tokio::task::yield_now().await;
             }
@@ -201,16 +205,31 @@ impl Cluster {
             for (filter, opts) in wanted {
                 // One that leads to another node is that of a session that moved there.
                 let has_route = router.relations().get(&*filter).is_some_and(|routes| routes.contains_key(&client_id));
-                if !has_route && opts.shared_group().is_none() {
-                    missing.push((filter.to_string(), client_id.to_string(), opts));
+                if has_route || opts.shared_group().is_some() {
+                    continue;
                 }
+                missing.push((filter.to_string(), client_id.to_string(), opts));
                 if missing.len() == TOLD_MAX {
-                    return missing;
+                    break 'all;
                 }
             }
         }
         missing.sort_unstable_by(|(a, b, _), (c, d, _)| (a, b).cmp(&(c, d)));
         missing
+    }
+
+    /// The list of a node; `None` if it does not give it now.
+    async fn list_of(&self, node: NodeId, (_, number): Version) -> Option<Vec<Subscription>> {
+        if number == 0 {
+            return Some(Vec::new());
+        }
+        match call(&*self.deps.peers, node, &Ask::Unrouted, ANSWER).await {
+            Ok(Answer::Unrouted(list)) => Some(list),
+            other => {
+                debug!(node, ?other, "a node does not say which routes it misses");
+                None
+            }
+        }
     }
 
     /// Asks the other nodes for lists that are new, for ever.
@@ -219,26 +238,20 @@ impl Cluster {
         loop {
             // Before the look, so that what changes meanwhile is looked at, too.
             changes.mark_unchanged();
-            let (mut is_new, mut is_known) = (false, true);
-            for (node, view) in self.liveness.views() {
-                // A dead node's sessions get nothing.
-                let version = view.alive().map_or((0, 0), |state| (state.boot, state.unrouted));
-                if self.unrouted.has(node, version) {
-                    continue;
+            let views = self.liveness.views().into_iter();
+            // A dead node's sessions get nothing.
+            let versions =
+                views.map(|(node, view)| (node, view.alive().map_or((0, 0), |state| (state.boot, state.unrouted))));
+            let new: Vec<_> = versions.filter(|(node, version)| !self.unrouted.has(*node, *version)).collect();
+            let is_new = !new.is_empty();
+            // Side by side: one that is just being stopped must not keep the lists of the others back.
+            let lists = new.iter().map(|(node, version)| self.list_of(*node, *version));
+            let mut is_known = true;
+            for ((node, version), list) in new.iter().zip(join_all(lists).await) {
+                match list {
+                    Some(list) => self.unrouted.set(*node, *version, list),
+                    None => is_known = false,
                 }
-                let list = match version.1 {
-                    0 => Vec::new(),
-                    _ => match call(&*self.deps.peers, node, &Ask::Unrouted, ANSWER).await {
-                        Ok(Answer::Unrouted(list)) => list,
-                        other => {
-                            debug!(node, ?other, "a node does not say which routes it misses");
-                            is_known = false;
-                            continue;
-                        }
-                    },
-                };
-                self.unrouted.set(node, version, list);
-                is_new = true;
             }
             if is_new {
                 self.unrouted.build(self.config.node).await;

@@ -23,5 +23,7 @@ mod writer;
 
 pub use config::{Durability, StoreConfig};
 pub use error::{OpenError, Refusal};
-pub use records::{Heard, Inbound, MessageId, Millis, Owed, Owner, Seq, SessionNo, SessionRecord, SessionState, Stage};
+pub use records::{
+    Heard, Inbound, MessageId, Millis, Owed, Owner, PACKET_IDS, Seq, SessionNo, SessionRecord, SessionState, Stage,
+};
 pub use store::{Arrived, Commit, Notes, Recipient, Status, Store};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ciqadamq_tests::mqtt::Publish;
-use ciqadamq_tests::{Broker, Outcome, Version, eventually};
+use ciqadamq_tests::{Account, Broker, Connect, Outcome, Version, eventually};
 
 /// The broker keeps 64 MiB free, and its log wants some 48.
 const SIZE: &str = "size=160m";
@@ -47,17 +47,28 @@ impl Drop for SmallDisk {
     }
 }
 
-#[test]
-fn a_full_disk_refuses_what_would_have_to_be_kept_and_nothing_else_until_there_is_room() {
+/// The offline session that something is kept for.
+fn phone_of(ua: &Account) -> Connect {
+    ua.connect(Version::V5, "phone").persistent(600)
+}
+
+/// A broker whose data is on a disk of its own, with a session that waits; `None` where nothing can be mounted.
+fn on_a_small_disk() -> Option<(Broker, SmallDisk, [Account; 2])> {
     let mut broker = Broker::start_default();
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     broker.sigterm();
-    let Some(disk) = SmallDisk::mount(&broker) else { return };
+    let disk = SmallDisk::mount(&broker)?;
     broker.start_again();
-    let connect = ua.connect(Version::V5, "phone").persistent(600);
-    let (mut phone, _) = broker.connect(&connect).accepted();
+    let (mut phone, _) = broker.connect(&phone_of(&ua)).accepted();
     phone.subscribe(&["chat/ua/x"]);
     phone.disconnect();
+    Some((broker, disk, [root, ua]))
+}
+
+#[test]
+fn a_full_disk_refuses_what_would_have_to_be_kept_and_nothing_else_until_there_is_room() {
+    let Some((mut broker, disk, [root, ua])) = on_a_small_disk() else { return };
+    let connect = phone_of(&ua);
     let mut publisher = broker.client(&root, Version::V5, "publisher");
     for n in 0..10 {
         publisher.publish_ok("chat/ua/x", &n.to_string(), 1);
@@ -108,15 +119,8 @@ fn a_full_disk_refuses_what_would_have_to_be_kept_and_nothing_else_until_there_i
 
 #[test]
 fn a_read_only_disk_is_named_at_the_start_and_left_alone() {
-    let mut broker = Broker::start_default();
-    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
-    broker.sigterm();
-    let Some(disk) = SmallDisk::mount(&broker) else { return };
-    broker.start_again();
-    let connect = ua.connect(Version::V5, "phone").persistent(600);
-    let (mut phone, _) = broker.connect(&connect).accepted();
-    phone.subscribe(&["chat/ua/x"]);
-    phone.disconnect();
+    let Some((mut broker, disk, [root, ua])) = on_a_small_disk() else { return };
+    let connect = phone_of(&ua);
     broker.client(&root, Version::V5, "publisher").publish_ok("chat/ua/x", "kept", 1);
     broker.sigterm();
     disk.make_read_only();
