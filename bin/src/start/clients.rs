@@ -40,6 +40,10 @@ impl Node<'_> {
             self.unless_lost(self.users.caught_up()).await?;
             let restored = self.unless_lost(keeper.restore(self.adopt(auth.clone()))).await?;
             restored.context("ciqadamq-session-store")?;
+            if self.cluster.is_some() {
+                // What comes back then is known to be nowhere else.
+                tokio::spawn(keeper.clone().settle_strays(self.adopt_here(auth.clone())));
+            }
         }
         if let Some(cluster) = &self.cluster {
             cluster.serve();
@@ -54,10 +58,17 @@ impl Node<'_> {
 
     /// Whether an owner still has the right to a kept session.
     fn adopt(&self, auth: Option<Arc<Auth>>) -> Adopt {
-        let routes = self.cluster.clone();
-        Arc::new(move |owner, id| match (&auth, &owner.username) {
+        let (routes, adopt) = (self.cluster.clone(), self.adopt_here(auth));
+        Arc::new(move |owner, id| {
             // Its client has connected to another node meanwhile, and begun anew there.
-            _ if routes.as_ref().is_some_and(|routes| routes.has_elsewhere(&id.client_id)) => false,
+            let is_elsewhere = routes.as_ref().is_some_and(|routes| routes.has_elsewhere(&id.client_id));
+            !is_elsewhere && adopt(owner, id)
+        })
+    }
+
+    /// The same for a session that is nowhere else.
+    fn adopt_here(&self, auth: Option<Arc<Auth>>) -> Adopt {
+        Arc::new(move |owner, id| match (&auth, &owner.username) {
             (Some(auth), Some(name)) => auth.adopt(id, name, owner.userid.as_deref(), Revision(owner.login)),
             // Nobody was asked who it was.
             _ => true,

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ciqadamq_auth::{Auth, AuthDeps};
-use ciqadamq_cluster::Cluster;
-use ciqadamq_core::{RemoteOwners, RetainedQuota};
+use ciqadamq_cluster::{Cluster, GiveStray};
+use ciqadamq_core::{OtherMoves, RemoteOwners, RetainedQuota, Revision, UserDirectory as _};
 use ciqadamq_retain::Keeper;
 use ciqadamq_session_store::Store as SessionStore;
-use ciqadamq_session_store::engine::{Deps as SessionDeps, Elsewhere, SessionKeeper};
+use ciqadamq_session_store::engine::{Deps as SessionDeps, Elsewhere, MayReturn, SessionKeeper};
 use tracing::warn;
 
 use super::{Node, has_acl};
@@ -49,6 +49,7 @@ impl Node<'_> {
         }
         if let (Some(cluster), Some(keeper)) = (&self.cluster, &session_keeper) {
             cluster.set_arrivals(keeper.clone());
+            cluster.set_moves(keeper.clone(), strays(keeper));
         }
         Ok(Plugins { auth, session_keeper })
     }
@@ -63,10 +64,26 @@ impl Node<'_> {
             retained: !self.config.plugins.starts("rmqtt-retainer", false),
             cut: Some(Arc::new(move |id| cutter.cut(id))),
             elsewhere: self.cluster.as_ref().map(elsewhere),
+            other_moves: self.cluster.clone().map(|cluster| cluster as Arc<dyn OtherMoves>),
+            may_return: self.may_return(),
         };
         let keeper = ciqadamq_session_store::engine::register(&self.scx, deps, &self.metrics).await?;
         self.sessions.set_waiting(keeper.clone());
+        self.users.observe(keeper.clone());
         Ok(keeper)
+    }
+
+    /// Whether the owner of a session has the right to it still. Who was let in by somebody else is none of our users.
+    fn may_return(&self) -> MayReturn {
+        let users = self.users.clone();
+        Arc::new(move |owner| match (&owner.username, &owner.userid) {
+            (Some(name), Some(userid)) => users
+                .get(name)
+                .ok()
+                .flatten()
+                .is_some_and(|user| user.userid.as_str() == userid && user.admits(Revision(owner.login))),
+            _ => true,
+        })
     }
 
     async fn register_retain(&self) -> anyhow::Result<Option<Arc<dyn RetainedQuota>>> {
@@ -110,6 +127,15 @@ impl Node<'_> {
             .await
             .context("ciqadamq-topic-acl")
     }
+}
+
+/// The way to the sessions of this node that are not in use.
+fn strays(keeper: &Arc<SessionKeeper>) -> GiveStray {
+    let keeper = keeper.clone();
+    Arc::new(move |by, clean_start| {
+        let keeper = keeper.clone();
+        Box::pin(async move { keeper.give_stray(&by, clean_start).await })
+    })
 }
 
 /// The way to the sessions of other nodes.

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Arrivals, Condition, Health, InternalService, LocalOwners, NodeId, Peers, RemoteOwners, Secret, ServiceError,
-    SessionControl, SessionQuery,
+    Arrivals, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RemoteOwners, Secret,
+    ServiceError, SessionControl, SessionQuery,
 };
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rmqtt::context::ServerContext;
+use rmqtt::session::OfflineInfo;
 use rmqtt::shared::Shared;
 use rmqtt::types::{ClientId, Id};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -20,6 +22,7 @@ use tracing::{debug, info};
 
 use crate::config::ClusterConfig;
 use crate::formation::{self, Promise};
+use crate::heirs::Heirs;
 use crate::link::{Links, Receivers, door, keep_sending};
 use crate::liveness::{self, Liveness};
 use crate::metrics::ClusterMetrics;
@@ -47,6 +50,10 @@ const RECLAIMS: usize = 64;
 /// Sessions a node lists in one answer.
 const LIST_MAX: usize = 10_000;
 
+/// Gives the session of a client id that is on this node's disk and not in use to a login of another node; ends it, if that wants
+/// none.
+pub type GiveStray = Arc<dyn Fn(Id, bool) -> BoxFuture<'static, Option<OfflineInfo>> + Send + Sync>;
+
 /// What the cluster works with; set when the parts are there.
 pub struct ClusterDeps {
     /// the other nodes
@@ -68,6 +75,7 @@ pub struct Cluster {
     pub(crate) takeovers: Takeovers,
     pub(crate) subscribed: Subscribed,
     pub(crate) unrouted: Unrouted,
+    pub(crate) heirs: Heirs,
     pub(crate) metrics: ClusterMetrics,
     pub(crate) links: Links,
     pub(crate) receivers: Receivers,
@@ -77,6 +85,10 @@ pub struct Cluster {
     owners: OnceLock<Arc<dyn LocalOwners>>,
     /// Who remembers what other nodes have sent; none where nothing is kept on disk.
     pub(crate) arrivals: OnceLock<Arc<dyn Arrivals>>,
+    /// Who knows which sessions came here and left; none where nothing is kept on disk.
+    moves: OnceLock<Arc<dyn Moves>>,
+    /// Gives sessions that are on this node's disk and not in use to logins of other nodes.
+    pub(crate) strays: OnceLock<GiveStray>,
     /// The plugin's own table of sessions.
     engine: OnceLock<Arc<dyn Shared>>,
     state: Mutex<Verdict>,
@@ -99,6 +111,7 @@ impl Cluster {
             takeovers: Takeovers::default(),
             subscribed: Subscribed::default(),
             unrouted: Unrouted::default(),
+            heirs: Heirs::default(),
             metrics,
             links,
             receivers,
@@ -106,6 +119,8 @@ impl Cluster {
             promise: Promise::default(),
             owners: OnceLock::new(),
             arrivals: OnceLock::new(),
+            moves: OnceLock::new(),
+            strays: OnceLock::new(),
             engine: OnceLock::new(),
             state: Mutex::new(Verdict::Waits("starting".into())),
             serving: AtomicBool::new(false),
@@ -151,6 +166,12 @@ impl Cluster {
     pub fn set_arrivals(&self, arrivals: Arc<dyn Arrivals>) {
         // As above.
         drop(self.arrivals.set(arrivals));
+    }
+
+    /// Takes note of who knows which sessions came here and left, and of who gives those away that nobody uses.
+    pub fn set_moves(&self, moves: Arc<dyn Moves>, strays: GiveStray) {
+        // As above.
+        drop((self.moves.set(moves), self.strays.set(strays)));
     }
 
     /// Waits until a majority follows one leader, this node included.
@@ -229,6 +250,7 @@ impl Cluster {
                 self.note(verdict);
             }
             self.takeovers.sweep();
+            self.heirs.sweep();
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
@@ -268,6 +290,7 @@ impl Cluster {
                 Answer::State(self.liveness.own())
             }
             Ask::Unrouted => Answer::Unrouted(self.unrouted.own()),
+            Ask::Heirs { of } => Answer::Heirs(self.heirs.of(of)),
             Ask::Promise { candidate, boot } => {
                 let waits = self.liveness.own().phase == Phase::Waiting;
                 Answer::Promised(waits && self.promise.give(candidate, boot))
@@ -279,12 +302,21 @@ impl Cluster {
                 self.reclaim(client_id.into(), turn)?;
                 Answer::Done
             }
+            Ask::Taken { from, tag } => Answer::Taken(self.moves()?.has_taken(from, tag).await),
+            Ask::Settled { client_id, tag } => {
+                self.moves()?.settled(&client_id, tag);
+                Answer::Done
+            }
             Ask::Sessions(query) => {
                 let query = SessionQuery { limit: query.limit.min(LIST_MAX), ..query };
                 Answer::Sessions(self.deps.sessions.list(&query).await)
             }
             Ask::End { client_id } => Answer::Ended(self.deps.sessions.end(&client_id).await),
         })
+    }
+
+    fn moves(&self) -> anyhow::Result<&Arc<dyn Moves>> {
+        self.moves.get().ok_or_else(|| anyhow!("this node keeps no sessions"))
     }
 
     async fn owner_here(&self, client_id: &str) -> anyhow::Result<OwnerHere> {
@@ -337,7 +369,7 @@ impl Cluster {
     }
 
     /// Who owns a client id according to the node that should have its session; follows where it points.
-    async fn owner_at(&self, mut node: NodeId, client_id: &str) -> anyhow::Result<OwnerHere> {
+    pub(crate) async fn owner_at(&self, mut node: NodeId, client_id: &str) -> anyhow::Result<OwnerHere> {
         for _ in &self.config.nodes {
             match self.ask(node, Ask::Owner { client_id: client_id.to_owned() }).await? {
                 Answer::Owner(OwnerHere::AskNode(next)) => node = next,

@@ -33,6 +33,9 @@ pub(crate) const RETRY: Duration = Duration::from_millis(50);
 /// How long one question for a session may take. The owner may have to wait five seconds for a client that does not read.
 const HAND_OVER: Duration = Duration::from_secs(6);
 
+/// The same for one that left and may not have arrived: there is none, most often.
+const STRAY: Duration = Duration::from_secs(2);
+
 /// How long a session that said that it stops may take to do so. One that is stuck in writing to its client takes longer,
 /// and is not waited for.
 const STOPPING: Duration = Duration::from_secs(1);
@@ -156,6 +159,24 @@ impl FailoverEntry {
         }
     }
 
+    /// Asks all others for a session that left them, and has not arrived.
+    async fn find_stray(&self, clean_start: bool) -> Verdict {
+        let by = self.inner.id();
+        for node in self.cluster.liveness.others_alive() {
+            let asked = self.cluster.kick(&*self.shared, node, &by, clean_start, STRAY);
+            let answer = tokio::select! {
+                answer = asked => answer,
+                () = self.cluster.liveness.died(node) => continue,
+            };
+            match answer {
+                Ok(Some(verdict @ Verdict::Session(_))) => return verdict,
+                Ok(_) => {}
+                Err(error) => debug!(node, %error, "no answer to the question for a session that left"),
+            }
+        }
+        Verdict::Nothing
+    }
+
     /// Asks a node until it answers or is dead.
     async fn ask(&self, node: NodeId, by: &Id, clean_start: bool) -> Result<Verdict> {
         let since = Instant::now();
@@ -249,12 +270,20 @@ impl Entry for FailoverEntry {
         }
         self.cluster.takeovers.stop_following(&client_id);
         let mut verdict = self.take(clean_start, clear_subscriptions).await;
+        let may_stray = self.has_predecessor() || self.cluster.liveness.is_troubled();
+        if may_stray && matches!(verdict, Ok(Verdict::Nothing)) {
+            // It may have been on its way to a node that has died.
+            verdict = Ok(self.find_stray(clean_start).await);
+        }
         self.cluster.subscribed.note(&*self.inner);
         match &mut verdict {
             Ok(Verdict::Session(info)) => {
                 // What arrives from here on is held until the successor is set.
                 let held = self.cluster.takeovers.has_come(&client_id, filters(&info.subscriptions));
                 info.offline_messages.extend(held);
+                if info.id.node_id != by.node_id {
+                    self.cluster.heirs.note(info);
+                }
                 self.taken.clone_from(&info.subscriptions);
             }
             // It has ended, and what was for it too; or it stays what it was.
@@ -397,10 +426,7 @@ impl Failover {
         let message = || (from.clone(), addressed(publish, &relation));
         let reason = loop {
             match takeovers.way(&client_id) {
-                Way::To(node) => {
-                    self.cluster.forward(node, from.clone(), publish.clone(), vec![relation], None).await;
-                    return;
-                }
+                Way::To(node) => return self.cluster.send_on(node, from, publish, vec![relation], None).await,
                 Way::Diverted => match takeovers.hold(&client_id, message) {
                     Hold::Done => return,
                     Hold::NotDiverted => {}
@@ -597,7 +623,8 @@ impl Shared for Failover {
 }
 
 impl Cluster {
-    /// Puts messages for sessions of another node into the queue to it; gives the number there, or `None` if there is no room.
+    /// Puts messages for sessions of another node into the queue to it; gives the number there, or `None` if there is no room, and
+    /// whom they are for.
     pub(crate) async fn forward(
         &self,
         node: NodeId,
@@ -605,11 +632,11 @@ impl Cluster {
         publish: Publish,
         relations: SubRelations,
         msg_id: Option<MsgID>,
-    ) -> Option<u64> {
+    ) -> (Option<u64>, SubRelations) {
         let count = relations.len() as u64;
         // `delay_interval` stays: by what the session store of this node knows the message, the other one knows it again.
         let message = Message::ForwardsTo(from, publish, relations, msg_id);
-        match self.links.send(node, &message).await {
+        let number = match self.links.send(node, &message).await {
             Ok(number) => {
                 self.metrics.forwarded.inc_by(count);
                 Some(number)
@@ -619,6 +646,10 @@ impl Cluster {
                 debug!(node, reason, "messages for another node dropped");
                 None
             }
+        };
+        match message {
+            Message::ForwardsTo(_, _, relations, _) => (number, relations),
+            _ => unreachable!("it was made above"),
         }
     }
 

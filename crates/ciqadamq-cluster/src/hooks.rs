@@ -38,7 +38,7 @@ impl Handler for Hooks {
                 let scx = &self.0.scx;
                 let relations = match publish.target_clientid {
                     Some(_) => relations.clone(),
-                    None => self.0.without_stale(&publish.topic, relations.clone()).await,
+                    None => self.0.without_stale(&publish.topic, relations.clone()).await.0,
                 };
                 let shared = scx.extends.shared().await;
                 if let Err((_, lost)) = shared.forwards_to(from.clone(), publish, relations, *msg_id).await {
@@ -87,23 +87,29 @@ async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict 
         tokio::time::sleep(SETTING_RETRY).await;
     }
     if entry.session().is_none() {
-        return match cluster.takeovers.displaced(&by.client_id) {
-            Some(node) => Verdict::Ask(node),
-            None => Verdict::Nothing,
+        if let Some(node) = cluster.takeovers.displaced(&by.client_id) {
+            return Verdict::Ask(node);
+        }
+        let stray = match cluster.strays.get() {
+            Some(give) => give(by.clone(), clean_start).await,
+            None => None,
         };
+        return stray.map_or(Verdict::Nothing, |info| handed_over(cluster, by, info));
     }
     // The routes stay until the new session's take their place: they lead here, and from here on.
     match entry.kick(clean_start, clean_start, false).await {
-        Ok(OfflineSession::Exist(Some(mut info))) => {
-            make_portable(&mut info);
-            debug!(client_id = &*by.client_id, node = by.node_id, "session handed over to another node");
-            cluster.metrics.handed_over.inc();
-            Verdict::Session(Box::new(info))
-        }
+        Ok(OfflineSession::Exist(Some(info))) => handed_over(cluster, by, info),
         Ok(OfflineSession::Exist(None)) => Verdict::Ended,
         Ok(OfflineSession::NotExist) => Verdict::Nothing,
         Err(error) => Verdict::Refused(error.to_string()),
     }
+}
+
+fn handed_over(cluster: &Cluster, by: &Id, mut info: OfflineInfo) -> Verdict {
+    make_portable(&mut info);
+    debug!(client_id = &*by.client_id, node = by.node_id, "session handed over to another node");
+    cluster.metrics.handed_over.inc();
+    Verdict::Session(Box::new(info))
 }
 
 /// Takes out of a session's messages what only this node understands: where they are on its disk. The Packet Identifiers under

@@ -10,6 +10,8 @@
 //!   without a leader waits for one; a session is handed over by its node or it is known that it is dead; and the node that
 //!   has a session decides whether who wants it may have it.
 //! - [`link`]: what is published here for sessions of other nodes, in order.
+//! - [`arrival`], [`onward`], [`heirs`]: a publisher hears that its message was taken when it is where it stays, although a session may
+//!   be moving and a node may die meanwhile.
 //! - [`stale`]: nobody gets what a route has for a session that was there before.
 //! - [`sweep`]: routes and sessions that do not fit together any more.
 //! - [`unrouted`]: what the routing cluster does not know of for a while, the nodes tell each other directly.
@@ -22,10 +24,13 @@ mod cluster;
 mod config;
 mod failover;
 mod formation;
+mod heirs;
 mod hooks;
 mod link;
 mod liveness;
 mod metrics;
+mod moves;
+mod onward;
 mod part;
 mod plugin;
 mod router;
@@ -37,7 +42,7 @@ mod unrouted;
 mod watch;
 mod wire;
 
-pub use cluster::{Cluster, ClusterDeps};
+pub use cluster::{Cluster, ClusterDeps, GiveStray};
 pub use config::{ClusterConfig, RaftSettings};
 pub use metrics::ClusterMetrics;
 pub use part::{PART, RoutesPart};

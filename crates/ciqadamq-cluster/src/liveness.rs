@@ -18,6 +18,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// A node that gave no answer for so long, though asked so often, is dead. Half a second would do on a quiet machine.
 const DEAD_AFTER: Duration = Duration::from_millis(1500);
 const DEAD_MISSES: u32 = 3;
+/// For how long after the return of a node what belongs to it may not be in its place.
+const TROUBLE: Duration = Duration::from_secs(60);
 /// For how long a node remembers that another one held it for dead.
 const THOUGHT_DEAD: Duration = Duration::from_secs(3);
 
@@ -28,13 +30,15 @@ pub struct View {
     pub state: Option<NodeState>,
     /// Since when it is dead.
     pub dead_since: Option<Instant>,
+    /// When it came, came back, or began anew.
+    came: Option<Instant>,
     answered: Instant,
     misses: u32,
 }
 
 impl View {
     fn new() -> Self {
-        Self { state: None, dead_since: None, answered: Instant::now(), misses: 0 }
+        Self { state: None, dead_since: None, came: None, answered: Instant::now(), misses: 0 }
     }
 
     /// What it said, unless it is dead.
@@ -50,6 +54,9 @@ impl View {
                 self.state = Some(state);
                 self.answered = now;
                 self.misses = 0;
+                if back || restarted {
+                    self.came = Some(now);
+                }
                 match (back, restarted) {
                     (true, _) => Change::Back,
                     (_, true) => Change::Restarted,
@@ -140,9 +147,25 @@ impl Liveness {
         self.views.read().get(&node).and_then(|view| view.dead_since).map(|since| since.elapsed())
     }
 
+    /// Since when a node is dead.
+    pub fn dead_since(&self, node: NodeId) -> Option<Instant> {
+        self.views.read().get(&node).and_then(|view| view.dead_since)
+    }
+
+    /// The other nodes that are not dead.
+    pub fn others_alive(&self) -> Vec<NodeId> {
+        self.views.read().iter().filter(|(_, view)| view.dead_since.is_none()).map(|(node, _)| *node).collect()
+    }
+
     /// The nodes that are dead.
     pub fn dead(&self) -> Vec<NodeId> {
         self.views.read().iter().filter(|(_, view)| view.dead_since.is_some()).map(|(node, _)| *node).collect()
+    }
+
+    /// Whether a node is dead, or was until a moment ago.
+    pub fn is_troubled(&self) -> bool {
+        let is_late = |came: Instant| came.elapsed() < TROUBLE;
+        self.views.read().values().any(|view| view.dead_since.is_some() || view.came.is_some_and(is_late))
     }
 
     /// Whether this node is the smallest of those that live: who does what only one has to do.

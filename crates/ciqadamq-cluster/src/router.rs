@@ -40,10 +40,11 @@ impl Router for FailoverRouter {
         self.cluster.unrouted.add_to(&mut relations, &id, topic).await?;
         let me = self.cluster.config.node;
         if let Some(own) = relations.remove(&me) {
-            let own = self.cluster.without_stale(topic, own).await;
+            let (own, stale) = self.cluster.without_stale(topic, own).await;
             if !own.is_empty() {
                 relations.insert(me, own);
             }
+            self.cluster.add_heirs(&mut relations, stale).await;
         }
         Ok(relations)
     }

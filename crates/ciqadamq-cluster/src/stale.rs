@@ -70,19 +70,20 @@ impl Subscribed {
 }
 
 impl Cluster {
-    /// Those of the routes to this node that do not lead to somebody else's session, or to none.
-    pub(crate) async fn without_stale(&self, topic: &str, relations: SubRelations) -> SubRelations {
+    /// Those of the routes to this node that do not lead to somebody else's session, or to none; and the others.
+    pub(crate) async fn without_stale(&self, topic: &str, relations: SubRelations) -> (SubRelations, SubRelations) {
         // As long as this is held no session is taken over whose way is straight, and gives its subscriptions away.
         let _delivery = self.takeovers.delivering().await;
-        let mut fresh = SubRelations::with_capacity(relations.len());
+        let (mut fresh, mut stale) = (SubRelations::with_capacity(relations.len()), SubRelations::new());
         for relation in relations {
             if self.subscribed.want(&self.takeovers, topic, &relation).await {
                 fresh.push(relation);
             } else {
                 self.metrics.stale.inc();
+                stale.push(relation);
             }
         }
-        fresh
+        (fresh, stale)
     }
 
     /// Whether a message may be delivered. A delivery must have begun (see [`Takeovers::delivering`]).

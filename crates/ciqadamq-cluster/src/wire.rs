@@ -1,6 +1,6 @@
 //! What nodes say to each other about routing: calls of the internal service [`SERVICE`].
 
-use ciqadamq_core::{Lane, NodeId, SessionInfo, SessionQuery};
+use ciqadamq_core::{Lane, MoveTag, NodeId, SessionInfo, SessionQuery};
 use serde::{Deserialize, Serialize};
 
 use crate::unrouted::Subscription;
@@ -20,6 +20,25 @@ pub enum Ask {
     },
     /// Which subscriptions of your sessions have no route?
     Unrouted,
+    /// Which sessions came to you from this node, lately?
+    Heirs {
+        /// where they were before
+        of: NodeId,
+    },
+    /// Is the session that left `from` under this tag on your disk?
+    Taken {
+        /// where it was
+        from: NodeId,
+        /// what it is called
+        tag: MoveTag,
+    },
+    /// Your session, which left under this tag, is on my disk.
+    Settled {
+        /// its client id
+        client_id: String,
+        /// what it is called
+        tag: MoveTag,
+    },
     /// May `candidate` start the cluster?
     Promise {
         /// who wants to
@@ -63,11 +82,15 @@ pub enum Answer {
     State(NodeState),
     /// to [`Ask::Unrouted`]
     Unrouted(Vec<Subscription>),
+    /// to [`Ask::Heirs`]: their client ids
+    Heirs(Vec<String>),
+    /// to [`Ask::Taken`]
+    Taken(bool),
     /// to [`Ask::Promise`]
     Promised(bool),
     /// to [`Ask::Owner`]
     Owner(OwnerHere),
-    /// to [`Ask::Reclaim`]
+    /// to [`Ask::Reclaim`] and [`Ask::Settled`]
     Done,
     /// to [`Ask::Sessions`]
     Sessions(Vec<SessionInfo>),

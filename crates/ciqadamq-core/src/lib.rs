@@ -39,6 +39,7 @@ mod excerpt;
 mod health;
 mod internal;
 mod meter;
+mod moves;
 mod owners;
 mod principal;
 mod retained;
@@ -72,6 +73,7 @@ pub use internal::{
     ServiceError,
 };
 pub use meter::{Meter, Rate};
+pub use moves::{MoveTag, Moves, OtherMoves};
 pub use owners::{LocalOwners, RemoteOwners};
 pub use principal::{Principal, Principals, TooManySessions};
 pub use retained::RetainedQuota;

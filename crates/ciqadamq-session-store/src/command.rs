@@ -41,6 +41,8 @@ pub(crate) enum Command<'a> {
     Clear { topic: &'a str },
     /// A message of another node was stored: the one of the command behind this.
     Heard { node: u64, boot: u64, number: u64, origin: Option<u32> },
+    /// A session of another node was stored, with all it is owed.
+    Taken { node: u64, tag: u64 },
 }
 
 impl<'a> Command<'a> {
@@ -108,6 +110,7 @@ impl<'a> Command<'a> {
                 out.u8(origin.is_some().into());
                 out.u32(origin.unwrap_or_default());
             }
+            Self::Taken { node, tag } => place(out, 13, *node, *tag),
         }
     }
 
@@ -141,6 +144,7 @@ impl<'a> Command<'a> {
                 let (has_origin, origin) = (from.u8()? != 0, from.u32()?);
                 Self::Heard { node, boot, number, origin: has_origin.then_some(origin) }
             }
+            13 => Self::Taken { node: from.u64()?, tag: from.u64()? },
             _ => return Err(Malformed("a command of another version")),
         })
     }

@@ -14,6 +14,7 @@ mod core;
 pub mod engine;
 mod error;
 mod journal;
+mod moves;
 mod open;
 mod records;
 mod state;
@@ -24,6 +25,7 @@ mod writer;
 pub use config::{Durability, StoreConfig};
 pub use error::{OpenError, Refusal};
 pub use records::{
-    Heard, Inbound, MessageId, Millis, Owed, Owner, PACKET_IDS, Seq, SessionNo, SessionRecord, SessionState, Stage,
+    Heard, Inbound, Leaving, MessageId, Millis, Owed, Owner, PACKET_IDS, Seq, SessionNo, SessionRecord, SessionState,
+    Stage,
 };
 pub use store::{Arrived, Commit, Notes, Recipient, Status, Store};

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
+use ciqadamq_core::MoveTag;
+
 use crate::wire::{Malformed, Put, Take};
 
 /// A session of this store; never given out twice.
@@ -31,6 +33,15 @@ pub struct Owner {
     pub login: u64,
 }
 
+/// A session was handed to another node, which has not said yet that it has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// to which node
+    pub to: u64,
+    /// what both nodes call it
+    pub tag: MoveTag,
+}
+
 /// A session's facts, apart from subscriptions and queue. Replaced as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionRecord {
@@ -48,6 +59,8 @@ pub struct SessionRecord {
     pub expiry_secs: u32,
     /// the Will Message in `connection` is still to be published
     pub will_pending: bool,
+    /// It is on its way to another node, and not to be used here.
+    pub leaving: Option<Leaving>,
 }
 
 impl SessionRecord {
@@ -65,19 +78,29 @@ impl SessionRecord {
         out.i64(self.created_at);
         out.i64(self.disconnected_at.unwrap_or(i64::MIN));
         out.u32(self.expiry_secs);
-        out.u8(self.will_pending.into());
+        out.u8(u8::from(self.will_pending) | u8::from(self.leaving.is_some()) << 1);
+        if let Some(Leaving { to, tag }) = self.leaving {
+            out.u64(to);
+            out.u64(tag);
+        }
     }
 
     pub(crate) fn decode(from: &mut Take<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
+        let mut record = Self {
             client_id: from.text()?.to_owned(),
             owner: Owner { username: optional(from)?, userid: optional(from)?, login: from.u64()? },
             connection: from.bytes()?.to_vec(),
             created_at: from.i64()?,
             disconnected_at: Some(from.i64()?).filter(|at| *at != i64::MIN),
             expiry_secs: from.u32()?,
-            will_pending: from.u8()? != 0,
-        })
+            ..Self::default()
+        };
+        let flags = from.u8()?;
+        record.will_pending = flags & 1 != 0;
+        if flags & 2 != 0 {
+            record.leaving = Some(Leaving { to: from.u64()?, tag: from.u64()? });
+        }
+        Ok(record)
     }
 }
 
@@ -191,7 +214,7 @@ pub struct Inbound {
 /// Messages of another node that are remembered: more than it has on the way without hearing that they came.
 pub(crate) const HEARD_MAX: usize = 1024;
 
-/// The messages of another node that were stored last.
+/// The messages and sessions of another node that were stored last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heard {
     /// of which of its processes
@@ -200,6 +223,8 @@ pub struct Heard {
     pub numbers: VecDeque<u64>,
     /// by the numbers of its store, of all of its processes
     pub origins: VecDeque<u32>,
+    /// and its sessions that were taken over
+    pub taken: VecDeque<MoveTag>,
 }
 
 impl Heard {
@@ -215,12 +240,14 @@ impl Heard {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(16 + self.numbers.len() * 8 + self.origins.len() * 4);
+        let mut out = Vec::with_capacity(20 + (self.numbers.len() + self.taken.len()) * 8 + self.origins.len() * 4);
         out.u64(self.boot);
         out.u32(self.numbers.len() as u32);
         self.numbers.iter().for_each(|number| out.u64(*number));
         out.u32(self.origins.len() as u32);
         self.origins.iter().for_each(|origin| out.u32(*origin));
+        out.u32(self.taken.len() as u32);
+        self.taken.iter().for_each(|tag| out.u64(*tag));
         out
     }
 
@@ -229,7 +256,10 @@ impl Heard {
         let boot = from.u64()?;
         let numbers = (0..from.u32()?).map(|_| from.u64()).collect::<Result<_, _>>()?;
         let origins = (0..from.u32()?).map(|_| from.u32()).collect::<Result<_, _>>()?;
-        Ok(Self { boot, numbers, origins })
+        // Earlier versions have not written the rest.
+        let taken = if from.is_empty() { 0 } else { from.u32()? };
+        let taken = (0..taken).map(|_| from.u64()).collect::<Result<_, _>>()?;
+        Ok(Self { boot, numbers, origins, taken })
     }
 }
 

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::command::Command;
-use crate::records::{Heard, MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionState, Stage, packet_id};
+use crate::records::{
+    HEARD_MAX, Heard, MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionState, Stage, packet_id, remember,
+};
 
 /// Where the bytes of a message are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +148,10 @@ impl State {
             }
             Command::Heard { node, boot, number, origin } => {
                 self.heard.entry(node).or_default().note(boot, number, origin);
+                self.touched.insert(Key::Heard(node));
+            }
+            Command::Taken { node, tag } => {
+                remember(&mut self.heard.entry(node).or_default().taken, tag);
                 self.touched.insert(Key::Heard(node));
             }
         }

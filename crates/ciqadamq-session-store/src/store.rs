@@ -665,7 +665,7 @@ impl Store {
     }
 
     /// Wakes the writer, if there is something for it to do.
-    fn notify(&self, core: parking_lot::MutexGuard<'_, Core>) {
+    pub(crate) fn notify(&self, core: parking_lot::MutexGuard<'_, Core>) {
         let wakes = !core.frame.bytes.is_empty() && core.frame.waiters.len() >= core.enough;
         drop(core);
         if wakes {

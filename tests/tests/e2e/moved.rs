@@ -1,5 +1,9 @@
 //! A session that moves from node to node is on the disk of the node that has it, with all it is owed.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use ciqadamq_tests::mqtt::{Event, Packet, Publish, kind};
@@ -175,4 +179,157 @@ fn a_queue_that_overflowed_on_one_node_has_its_newest_in_order_on_another() {
     }
     publisher.publish_ok(TOPIC, "end", 1);
     assert_eq!(phone.until(TOPIC, "end"), []);
+}
+
+/// Sessions move away from a node under a stream of messages, and the node, which leads the routing cluster, is killed as soon as they
+/// have: routes do not change before there is another leader. What was acknowledged to the publisher arrives, in order, and at
+/// QoS 2 once.
+fn sessions_flee(qos: u8, publisher_is_on_the_heir: bool, comes_back: bool) {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let left = cluster.routes_leader(1).unwrap();
+    let others: Vec<u8> = cluster.ids().filter(|node| *node != left).collect();
+    let heir = others[0];
+    let publishes_on = if publisher_is_on_the_heir { heir } else { others[1] };
+    let mut publisher = cluster[publishes_on].client(&root, Version::V5, "backend");
+    let connects: Vec<_> = (0..8).map(|n| ua.connect(Version::V5, &format!("phone{n}")).persistent(600)).collect();
+    for (n, connect) in connects.iter().enumerate() {
+        let (mut phone, _) = cluster[left].connect(connect).accepted();
+        assert_eq!(phone.try_subscribe(&[(TOPIC, qos)]), [qos]);
+        known(&mut publisher, &mut phone);
+        publisher.publish_ok(TOPIC, "begin", 1);
+        phone.until(TOPIC, "begin");
+        assert!(phone.ping());
+        phone.disconnect();
+        cluster[left].rest.wait_offline(&format!("phone{n}"));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let stream = thread::spawn(move || {
+        let (mut n, mut after) = (0, 0);
+        while after < 30 {
+            publisher.publish_ok(TOPIC, &n.to_string(), qos);
+            n += 1;
+            after += u32::from(stopped.load(Ordering::Relaxed));
+        }
+        (n, publisher)
+    });
+    let addr = cluster[heir].tcp;
+    let moving =
+        connects.clone().into_iter().map(|connect| thread::spawn(move || Client::connect(&connect, addr).accepted()));
+    let phones: Vec<_> = moving.collect::<Vec<_>>().into_iter().map(|moving| moving.join().unwrap()).collect();
+    cluster.kill(left);
+    stop.store(true, Ordering::Relaxed);
+    if comes_back {
+        cluster[left].spawn();
+    }
+    let readers: Vec<_> = phones
+        .into_iter()
+        .map(|(mut phone, connack)| {
+            assert!(connack.session_present);
+            thread::spawn(move || {
+                let mut got = Vec::new();
+                loop {
+                    match phone.message_within(WAIT) {
+                        Ok(message) if message.text() == "end" => return Ok(got),
+                        Ok(message) => got.extend(message.text().parse::<u32>()),
+                        Err(event) => return Err((event, got)),
+                    }
+                }
+            })
+        })
+        .collect();
+    let (n, mut publisher) = stream.join().unwrap();
+    publisher.publish_ok(TOPIC, "end", qos);
+    for (phone, reader) in readers.into_iter().enumerate() {
+        let got = reader.join().unwrap().unwrap_or_else(|(event, got)| panic!("phone{phone}: {event:?} after {got:?}"));
+        let missing: Vec<_> = (0..n).filter(|n| !got.contains(n)).collect();
+        assert!(missing.is_empty(), "phone{phone}: acknowledged, and not there: {missing:?} of {n}");
+        let mut distinct = got.clone();
+        distinct.dedup();
+        assert!(qos < 2 || distinct.len() == got.len(), "phone{phone}: more than once: {got:?}");
+        assert!(got.iter().collect::<BTreeSet<_>>().len() == n as usize && (qos < 2 || got.is_sorted()), "{got:?}");
+    }
+    if comes_back {
+        cluster.wait_ready();
+    }
+}
+
+#[test]
+fn what_is_published_while_sessions_leave_a_node_that_dies_reaches_them() {
+    sessions_flee(2, false, false);
+    sessions_flee(1, true, false);
+}
+
+#[test]
+fn what_is_published_while_sessions_leave_a_node_that_starts_anew_reaches_them() {
+    sessions_flee(2, false, true);
+}
+
+/// Pauses of up to 32 ms that a seed repeats.
+struct Pauses(u64);
+
+impl Pauses {
+    fn new() -> Self {
+        let seed = std::env::var("CIQADAMQ_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        println!("seed {seed}");
+        Self(seed)
+    }
+
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_micros((self.0 >> 33) % 32_000)
+    }
+}
+
+#[test]
+fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
+    let mut pauses = Pauses::new();
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    for round in 0..4 {
+        let (left, heir, third) = [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2)][round];
+        let mut publisher = cluster[third].client(&root, Version::V5, "backend");
+        let names: Vec<_> = (0..6).map(|n| format!("phone{round}-{n}")).collect();
+        let connects: Vec<_> = names.iter().map(|name| ua.connect(Version::V5, name).persistent(600)).collect();
+        for connect in &connects {
+            let (mut phone, _) = cluster[left].connect(connect).accepted();
+            assert_eq!(phone.try_subscribe(&[(TOPIC, 2)]), [2]);
+            known(&mut publisher, &mut phone);
+            publisher.publish_ok(TOPIC, "begin", 1);
+            phone.until(TOPIC, "begin");
+            assert!(phone.ping());
+            phone.disconnect();
+        }
+        for name in &names {
+            cluster[left].rest.wait_offline(name);
+        }
+        for n in 0..10 {
+            publisher.publish_ok(TOPIC, &n.to_string(), 2);
+        }
+        let addr = cluster[heir].tcp;
+        let moving: Vec<_> = connects
+            .clone()
+            .into_iter()
+            // Whoever gets in acknowledges nothing.
+            .map(|connect| thread::spawn(move || drop(Client::connect(&connect, addr))))
+            .collect();
+        thread::sleep(pauses.next());
+        cluster.kill(heir);
+        moving.into_iter().for_each(|moving| moving.join().unwrap());
+        cluster[heir].spawn();
+        cluster.wait_ready();
+        for (name, connect) in names.iter().zip(&connects) {
+            let (mut phone, connack) = cluster[third].connect(connect).accepted();
+            assert!(connack.session_present, "{name}");
+            // What the others were made known with was for all of them.
+            phone.until(TOPIC, "0");
+            for n in 1..10 {
+                phone.expect(TOPIC, &n.to_string());
+            }
+            phone.disconnect();
+            assert_eq!(cluster[third].rest.delete(&format!("/api/v1/sessions/{name}")).status, 204);
+        }
+    }
 }

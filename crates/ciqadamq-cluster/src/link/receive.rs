@@ -1,6 +1,6 @@
 //! The receiving side of a connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +9,18 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use ciqadamq_core::{Arrival, LogBudget, NodeId};
 use rmqtt::grpc::Message;
+use rmqtt::types::{From, MsgID, Publish, SubRelations};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use super::handshake::{self, Caller};
 use super::{FRAME_MAX, GREETING, HEAD};
 use crate::cluster::Cluster;
+use crate::onward;
 
 /// Read in one go.
 const CHUNK: usize = 256 * 1024;
@@ -49,6 +52,25 @@ struct Receiver {
 struct Had {
     boot: u64,
     number: u64,
+    /// Those that were sent on to a third node, which has not said yet that it has them: their numbers, in order.
+    onward: VecDeque<(u64, JoinHandle<()>)>,
+}
+
+impl Had {
+    /// Up to which number everything is where it stays. The other node keeps what is behind.
+    fn settled(&self) -> u64 {
+        self.onward.front().map_or(self.number, |(number, _)| number - 1)
+    }
+
+    /// Waits until the first of those that were sent on has arrived, or is given up.
+    async fn settles(&mut self) {
+        match self.onward.front_mut() {
+            // Nobody stops the task.
+            Some((_, arrival)) => drop(arrival.await),
+            None => std::future::pending().await,
+        }
+        self.onward.pop_front();
+    }
 }
 
 impl Receivers {
@@ -85,9 +107,9 @@ pub(super) async fn receive(cluster: &Arc<Cluster>, mut socket: TcpStream, peer:
     receiver.newer.notify_waiters();
     let mut had = receiver.had.lock().await;
     if had.boot != caller.boot {
-        *had = Had { boot: caller.boot, number: 0 };
+        *had = Had { boot: caller.boot, ..Had::default() };
     }
-    socket.write_u64(had.number).await?;
+    socket.write_u64(had.settled()).await?;
     read(cluster, socket, receiver, caller.node, connection, &mut had).await
 }
 
@@ -109,20 +131,30 @@ async fn read(
 ) -> anyhow::Result<()> {
     let (from, mut to) = socket.into_split();
     let mut from = BufReader::with_capacity(CHUNK, from);
-    let mut acknowledged = had.number;
+    let mut acknowledged = had.settled();
     loop {
-        if had.number > acknowledged && (from.buffer().is_empty() || had.number - acknowledged >= ACKNOWLEDGE_AFTER) {
-            to.write_u64(had.number).await?;
-            acknowledged = had.number;
+        let settled = had.settled();
+        if settled > acknowledged && (from.buffer().is_empty() || settled - acknowledged >= ACKNOWLEDGE_AFTER) {
+            to.write_u64(settled).await?;
+            acknowledged = settled;
         }
-        let newer = std::pin::pin!(receiver.newer.notified());
+        let mut newer = std::pin::pin!(receiver.newer.notified());
         if receiver.connection.load(Ordering::Acquire) != connection {
             return Ok(());
         }
-        // Only the wait is cut short, not a delivery.
-        let first = tokio::select! {
-            frame = next(&mut from) => frame?,
-            () = newer => return Ok(()),
+        let first = {
+            let mut frame = std::pin::pin!(next(&mut from));
+            loop {
+                // Only the wait is cut short, not a delivery.
+                tokio::select! {
+                    frame = &mut frame => break frame?,
+                    () = &mut newer => return Ok(()),
+                    () = had.settles() => {
+                        acknowledged = had.settled();
+                        to.write_u64(acknowledged).await?;
+                    }
+                }
+            }
         };
         let mut frames = vec![first];
         while frames.len() < AT_ONCE && is_whole(from.buffer()) {
@@ -130,8 +162,17 @@ async fn read(
         }
         // Those that go to the disk share an fsync. They are begun in order, and the disk finishes them in order.
         let new = frames.iter().filter(|(number, _)| *number > had.number);
-        let arrival = |number| Arrival { node, boot: had.boot, number, origin: None, is_again: false };
-        futures::future::join_all(new.map(|(number, message)| deliver(cluster, message, arrival(*number)))).await;
+        let boot = had.boot;
+        let deliveries = new.map(|(number, message)| async move {
+            let arrival = Arrival { node, boot, number: *number, origin: None, is_again: false };
+            (*number, onward::collect(deliver(cluster, message, arrival)).await)
+        });
+        for (number, sent_on) in futures::future::join_all(deliveries).await {
+            if !sent_on.is_empty() {
+                let cluster = cluster.clone();
+                had.onward.push_back((number, tokio::spawn(async move { cluster.all_arrived(sent_on).await })));
+            }
+        }
         had.number = frames.iter().map(|(number, _)| *number).fold(had.number, u64::max);
     }
 }
@@ -153,7 +194,7 @@ async fn next(from: &mut BufReader<OwnedReadHalf>) -> anyhow::Result<(u64, Vec<u
 
 /// Hands a message to the sessions of this node.
 async fn deliver(cluster: &Arc<Cluster>, message: &[u8], arrival: Arrival) {
-    let (from, mut publish, relations, msg_id) = match Message::decode(message) {
+    let (from, publish, relations, msg_id) = match Message::decode(message) {
         Ok((_, Message::ForwardsTo(from, publish, relations, msg_id))) => (from, publish, relations, msg_id),
         Ok((_, Message::SetRetain(topic, retain, expiry))) => {
             let set = { cluster.scx.extends.retain().await.set(&topic, retain, expiry).await };
@@ -167,24 +208,49 @@ async fn deliver(cluster: &Arc<Cluster>, message: &[u8], arrival: Arrival) {
             return warn!(%error, "a message of another node is not understood; do both run the same version?");
         }
     };
-    let arrivals = cluster.arrivals.get();
     let arrival = Arrival { origin: publish.delay_interval, is_again: publish.dup, ..arrival };
-    if arrivals.is_some_and(|arrivals| arrivals.has(arrival)) {
-        return debug!(?arrival, "a message of another node is here already");
+    if cluster.arrivals.get().is_some_and(|arrivals| arrivals.has(arrival)) {
+        debug!(?arrival, "a message of another node is here already");
+        // But perhaps not at those that had left, if this node ended before they had it.
+        return cluster.send_after(&from, &publish, relations, msg_id).await;
     }
-    let relations = match publish.target_clientid {
-        Some(_) => relations,
-        None => cluster.without_stale(&publish.topic, relations).await,
-    };
-    let ticket = arrivals.map(|arrivals| arrivals.begin(arrival));
-    publish.delay_interval = ticket;
-    let result = { cluster.scx.extends.shared().await.forwards_to(from, &publish, relations, msg_id).await };
-    if let (Some(arrivals), Some(ticket)) = (arrivals, ticket) {
-        arrivals.end(ticket);
+    cluster.take(arrival, from, publish, relations, msg_id).await;
+}
+
+impl Cluster {
+    async fn take(
+        &self,
+        arrival: Arrival,
+        from: From,
+        mut publish: Publish,
+        relations: SubRelations,
+        msg_id: Option<MsgID>,
+    ) {
+        let relations = match publish.target_clientid {
+            Some(_) => relations,
+            None => {
+                let relations = self.heirs.without_known(arrival, &from, &publish, relations);
+                let (fresh, stale) = self.without_stale(&publish.topic, relations).await;
+                self.send_after(&from, &publish, stale, msg_id).await;
+                fresh
+            }
+        };
+        let arrivals = self.arrivals.get();
+        let ticket = arrivals.map(|arrivals| arrivals.begin(arrival));
+        publish.delay_interval = ticket;
+        self.hand_out(from, &publish, relations, msg_id).await;
+        if let (Some(arrivals), Some(ticket)) = (arrivals, ticket) {
+            arrivals.end(ticket);
+        }
     }
-    if let Err((_, lost)) = result {
-        for (to, from, publish, reason) in lost {
-            cluster.scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;
+
+    /// Gives a message to sessions of this node.
+    pub(crate) async fn hand_out(&self, from: From, publish: &Publish, relations: SubRelations, msg_id: Option<MsgID>) {
+        let result = { self.scx.extends.shared().await.forwards_to(from, publish, relations, msg_id).await };
+        if let Err((_, lost)) = result {
+            for (to, from, publish, reason) in lost {
+                self.scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;
+            }
         }
     }
 }

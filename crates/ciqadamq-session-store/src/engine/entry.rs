@@ -87,14 +87,10 @@ impl KeptEntry {
         }
     }
 
-    /// A session that the store has and the engine has lost, between two connections.
+    /// A session that the store has and the engine has not, between two connections.
     async fn stray(&self) -> Option<OfflineInfo> {
         let connecting = self.inner.id();
-        let no = self.keeper.store.find(&connecting.client_id)?;
-        let state = self.keeper.store.session(no)?;
-        if state.record.owner.username.as_deref() != connecting.username.as_deref() {
-            return None;
-        }
+        let (_, state) = self.keeper.stray(&connecting).await?;
         info!(client_id = &*connecting.client_id, "session goes on from the disk");
         restore::offline_info(&self.keeper.store, state, connecting)
     }
@@ -128,11 +124,14 @@ impl Entry for KeptEntry {
             return Ok(outcome);
         }
         if self.inner.id().node_id != self.keeper.scx.node.id() {
-            // A login of another node takes it along: it is kept there from now on, and nowhere else.
-            if let (OfflineSession::Exist(Some(info)), Some(kept)) = (&mut outcome, &before) {
-                self.reconcile(kept, info).await;
+            // A login of another node takes it along.
+            match (&mut outcome, &before) {
+                (OfflineSession::Exist(Some(info)), Some(kept)) if self.keeper.other_moves.is_some() => {
+                    self.reconcile(kept, info).await;
+                    self.keeper.part(kept, info, self.inner.id().node_id);
+                }
+                _ => self.keeper.forget(&client_id),
             }
-            self.keeper.forget(&client_id);
             // After a crash it must not be on both.
             if let Err(reason) = self.keeper.store.so_far().done().await {
                 warn!(client_id = &*client_id, %reason, "that a session moved is not on disk yet");
@@ -145,7 +144,7 @@ impl Entry for KeptEntry {
                 self.taking = Taking::Kept;
             }
             (OfflineSession::Exist(Some(info)), None) if info.id.node_id != self.keeper.scx.node.id() => {
-                self.keeper.inherit(&self.inner.id(), info).await;
+                self.keeper.inherit(&self.inner.id(), info).await?;
                 self.taking = Taking::Moved;
             }
             (OfflineSession::Exist(Some(info)), None) => {

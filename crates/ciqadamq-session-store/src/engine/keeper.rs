@@ -3,9 +3,9 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ciqadamq_core::{Arrival, Principals};
+use ciqadamq_core::{Arrival, MoveTag, OtherMoves, Principals};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use rmqtt::codec::types::QoS;
@@ -20,6 +20,7 @@ use super::codec::{encode_connection, encode_message, encode_options, fingerprin
 use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
+use super::strays::MayReturn;
 use crate::records::PACKET_IDS;
 use crate::{Inbound, MessageId, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
 
@@ -42,6 +43,14 @@ pub(super) struct Keeper {
     pub(super) cut: Option<Cut>,
     /// in a cluster
     pub(super) elsewhere: Option<Elsewhere>,
+    /// in a cluster
+    pub(super) other_moves: Option<Arc<dyn OtherMoves>>,
+    /// whether an owner still has the right to a session that is not in use
+    pub(super) may_return: MayReturn,
+    /// Sessions that are in the store and not in use, and since when nothing is heard of them.
+    pub(super) strays: DashMap<SessionNo, Instant>,
+    /// Sessions of which another node was told that they were not taken here; held by whoever takes one. The last thousand.
+    pub(super) denied: Mutex<VecDeque<MoveTag>>,
     /// Retained Messages are kept here too
     pub(super) keeps_retained: bool,
     /// The persistent sessions of this node, by Client Identifier. Bounded by the number of sessions.
@@ -128,6 +137,8 @@ impl Keeper {
         message_expiry: Duration,
         cut: Option<Cut>,
         elsewhere: Option<Elsewhere>,
+        other_moves: Option<Arc<dyn OtherMoves>>,
+        may_return: MayReturn,
         keeps_retained: bool,
     ) -> Self {
         Self {
@@ -137,6 +148,10 @@ impl Keeper {
             message_expiry,
             cut,
             elsewhere,
+            other_moves,
+            may_return,
+            strays: DashMap::new(),
+            denied: Mutex::default(),
             keeps_retained,
             kept: DashMap::new(),
             made: DashMap::new(),
@@ -235,9 +250,16 @@ impl Keeper {
         self.any.store(true, Ordering::Relaxed);
     }
 
+    /// A session is not in use any more; the store has it still.
+    pub(super) fn dismiss(&self, id: &Id) -> Option<SessionNo> {
+        self.kept.remove_if(&*id.client_id, |_, kept| kept.id == *id).map(|(_, kept)| kept.no)
+    }
+
     /// The login that a session came here for has failed: it waits in the store for another one.
     pub(super) fn unclaimed(&self, id: &Id) {
-        self.kept.remove_if(&*id.client_id, |_, kept| kept.id == *id);
+        if let Some(no) = self.dismiss(id) {
+            self.strays.insert(no, Instant::now());
+        }
     }
 
     async fn record(&self, session: &Session) -> anyhow::Result<SessionRecord> {
@@ -257,6 +279,7 @@ impl Keeper {
             disconnected_at: None,
             expiry_secs: secs(session.fitter.session_expiry_interval(None)),
             will_pending: connection.last_will().is_some(),
+            leaving: None,
         })
     }
 

@@ -27,7 +27,9 @@ mod restore;
 mod retained;
 mod session;
 mod shared;
+mod strays;
 
 pub use keeper::{Cut, Elsewhere};
 pub use plugin::{Deps, SessionKeeper, register};
 pub use restore::{Adopt, Restored};
+pub use strays::MayReturn;

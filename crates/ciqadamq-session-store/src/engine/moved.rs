@@ -1,6 +1,7 @@
 //! A session that comes from another node goes on here: what it is owed is in this node's store before its client is let in.
 //!
-//! It comes with its messages, under the Packet Identifiers that its client knows. Until its connection is known it is in the
+//! It comes with its messages, under the Packet Identifiers that its client knows; and the other node lets go of it when it is here
+//! ([`super::strays`]). Until its connection is known it is in the
 //! store without one ([`SessionRecord::connection`] is empty). Should the login fail in between, or the process end, it waits there
 //! for the client's next login.
 
@@ -23,8 +24,13 @@ const UNCLAIMED_SECS: u32 = 3600;
 
 impl Keeper {
     /// Puts a session with all it is owed into the store. Not waited for: that is done when the session is set.
-    pub(super) async fn inherit(self: &Arc<Self>, by: &Id, info: &mut OfflineInfo) {
+    ///
+    /// # Errors
+    /// If the other node has been told that it is not taken.
+    pub(super) async fn inherit(self: &Arc<Self>, by: &Id, info: &mut OfflineInfo) -> anyhow::Result<()> {
         self.listen().await;
+        let denied = self.denied.lock();
+        self.may_take(&denied, info)?;
         let record = SessionRecord {
             client_id: by.client_id.to_string(),
             owner: Owner { username: by.username.as_ref().map(ToString::to_string), ..Owner::default() },
@@ -51,6 +57,8 @@ impl Keeper {
         }
         // What comes for it from here on is committed for it, although it is not set yet.
         self.insert(Kept { no, id: by.clone(), live: Arc::default() });
+        self.taken(info);
+        drop(denied);
         info!(
             client_id = &*by.client_id,
             from = info.id.node_id,
@@ -58,6 +66,7 @@ impl Keeper {
             queued = info.offline_messages.len(),
             "session moved here"
         );
+        Ok(())
     }
 
     fn inherit_message(&self, no: SessionNo, from: &From, publish: &mut Publish, stage: Stage) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use ciqadamq_core::{Arrival, Arrivals, Condition, Health, Principals, Waiting};
+use ciqadamq_core::{Arrival, Arrivals, Condition, Health, OtherMoves, Principals, Waiting};
 use dashmap::DashMap;
 use prometheus::Registry;
 use rmqtt::Result;
@@ -15,8 +15,8 @@ use rmqtt::context::ServerContext;
 use rmqtt::macros::Plugin;
 use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use rmqtt::session::Session;
-use rmqtt::shared::{DefaultShared, Shared};
-use rmqtt::types::Tx;
+use rmqtt::shared::{DefaultShared, Entry, Shared};
+use rmqtt::types::{Id, Tx};
 use rmqtt::utils::timestamp_millis;
 use tracing::{info, warn};
 
@@ -25,6 +25,7 @@ use super::metrics::StoreMetrics;
 use super::retained::Retained;
 use super::session::KeptSessions;
 use super::shared::Keeping;
+use super::strays::MayReturn;
 use crate::Store;
 use crate::records::remember;
 
@@ -52,6 +53,10 @@ pub struct Deps {
     pub cut: Option<Cut>,
     /// the way to the sessions of other nodes, in a cluster
     pub elsewhere: Option<Elsewhere>,
+    /// what other nodes know of sessions on their way, in a cluster
+    pub other_moves: Option<Arc<dyn OtherMoves>>,
+    /// asked before a session that is not in use is given to a login
+    pub may_return: MayReturn,
 }
 
 /// The running plugin.
@@ -71,8 +76,21 @@ impl SessionKeeper {
 
     /// Puts a session into the engine's own table: past the guard of logins, for this is no login.
     pub(super) async fn set(&self, session: Session, tx: Tx) -> Result<()> {
+        self.entry(&session.id)?.set(session, tx).await
+    }
+
+    /// The same for one whose place somebody else may have: nobody has it until it is set.
+    pub(super) async fn place(&self, id: &Id) -> Result<Box<dyn Entry>> {
+        let place = self.entry(id)?.try_lock().await?;
+        match self.keeper.kept(&id.client_id) {
+            None => Ok(place),
+            Some(_) => Err(anyhow!("its client has come")),
+        }
+    }
+
+    fn entry(&self, id: &Id) -> Result<Box<dyn Entry>> {
         let inner = self.keeper.inner.get().ok_or_else(|| anyhow!("the plugin has not started"))?;
-        inner.entry(session.id.clone()).set(session, tx).await
+        Ok(inner.entry(id.clone()))
     }
 }
 
@@ -89,6 +107,8 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
         deps.message_expiry,
         deps.cut,
         deps.elsewhere,
+        deps.other_moves,
+        deps.may_return,
         deps.retained,
     ));
     let retained = deps.retained.then(|| Retained::load(deps.store.clone()));

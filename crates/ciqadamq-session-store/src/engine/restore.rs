@@ -16,7 +16,8 @@ use tracing::{info, warn};
 use super::codec::{Decoder, decode_connection, decode_options};
 use super::dormant::{self, Dormant};
 use super::plugin::SessionKeeper;
-use crate::{Millis, Owed, Owner, SessionNo, SessionState, Stage, Store};
+use super::strays::long_ago;
+use crate::{Owed, Owner, SessionNo, SessionState, Stage, Store};
 
 /// Whether an owner still has the right to its session; if so, whoever looks after rights knows the session from now on.
 pub type Adopt = Arc<dyn Fn(&Owner, &Id) -> bool + Send + Sync>;
@@ -58,10 +59,15 @@ impl SessionKeeper {
             }
             if state.record.connection.is_empty() {
                 // It was just coming from another node; its client will take it from the store.
+                self.keeper.strays.insert(no, Instant::now());
+                continue;
+            }
+            if state.record.leaving.is_some() {
+                self.keeper.strays.insert(no, long_ago());
                 continue;
             }
             let client_id = state.record.client_id.clone();
-            match self.restore_one(no, state, &adopt, now).await {
+            match self.restore_one(no, state, &adopt, false).await {
                 Ok(Some(messages)) => {
                     outcome.sessions += 1;
                     outcome.messages += messages;
@@ -88,13 +94,24 @@ impl SessionKeeper {
         Ok(outcome)
     }
 
+    /// Puts a session back whose place another node may hold, which does not have it. `false` if nobody has the right to it.
+    pub(super) async fn restore_contested(
+        &self,
+        no: SessionNo,
+        state: SessionState,
+        adopt: &Adopt,
+    ) -> anyhow::Result<bool> {
+        Ok(self.restore_one(no, state, adopt, true).await?.is_some())
+    }
+
     async fn restore_one(
         &self,
         no: SessionNo,
         state: SessionState,
         adopt: &Adopt,
-        now: Millis,
+        is_contested: bool,
     ) -> anyhow::Result<Option<usize>> {
+        let now = timestamp_millis();
         let scx = &self.keeper.scx;
         let store = &self.keeper.store;
         let record = &state.record;
@@ -112,6 +129,7 @@ impl SessionKeeper {
         if !adopt(&record.owner, &id) {
             return Ok(None);
         }
+        let place = if is_contested { Some(self.place(&id).await?) } else { None };
         let gone = (now - record.disconnected_at.unwrap_or(now)).max(0);
         let left = Duration::from_secs(record.expiry_secs.into()).saturating_sub(Duration::from_millis(gone as u64));
         let connection = Arc::new(reduced(connection, id.clone(), record.expiry_secs, record.will_pending, gone));
@@ -151,8 +169,15 @@ impl SessionKeeper {
         } else {
             dormant::stand_in(self.keeper.clone(), kept, &session, left)
         };
-        // Past the guard of logins: this is no login.
-        self.set(session, tx).await?;
+        match place {
+            Some(mut place) => {
+                if let Err(error) = place.set(session, tx).await {
+                    self.keeper.dismiss(&id);
+                    return Err(error);
+                }
+            }
+            None => self.set(session, tx).await?,
+        }
         for (filter, options) in subscriptions {
             scx.extends.router().await.add(&filter, id.clone(), options).await?;
         }

@@ -1,0 +1,243 @@
+//! Sessions that are in the store and not in use: they left, or they came and wait for a login that has not failed.
+//!
+//! The node that gives a session away keeps it in its store, marked as leaving, and does not use it. The other one takes it into its own,
+//! says so when it is on the disk, and then the first one lets go of it. If nothing is heard of that it is asked for, also
+//! after a crash. A node that has answered no never takes it; then the session goes on where it was. Its client need not wait for
+//! that: where it logs in meanwhile, and nobody has its session, all are asked whether they have it so.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use ciqadamq_core::{MoveTag, Moves, NodeId, UserChange, UserObserver};
+use rmqtt::session::OfflineInfo;
+use rmqtt::types::Id;
+use rmqtt::utils::timestamp_millis;
+use tracing::{debug, info, warn};
+
+use super::keeper::{Keeper, Kept};
+use super::plugin::SessionKeeper;
+use super::restore::{Adopt, offline_info};
+use crate::records::remember;
+use crate::{Leaving, Millis, Owner, SessionNo, SessionState};
+
+/// Whether an owner still has the right to a session.
+pub type MayReturn = Arc<dyn Fn(&Owner) -> bool + Send + Sync>;
+
+/// After what time without a word the other node is asked: longer than a login takes that can still take the session.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+/// Between two looks whether somebody is to be asked.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Since when nothing is heard of a session that left before this process began.
+pub(super) fn long_ago() -> Instant {
+    Instant::now().checked_sub(ASK_AFTER).unwrap_or_else(Instant::now)
+}
+
+fn tag(id: &Id) -> MoveTag {
+    tag_of(id.node_id, &id.client_id, id.create_time)
+}
+
+/// What both nodes call a session on its way. Every process has to find the same.
+fn tag_of(node: NodeId, client_id: &str, created_at: Millis) -> MoveTag {
+    // FNV-1a.
+    let bytes = client_id.bytes().chain(created_at.to_le_bytes()).chain(node.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Keeper {
+    /// A session of this node was handed to another one.
+    pub(super) fn part(&self, kept: &Kept, info: &OfflineInfo, to: NodeId) {
+        self.dismiss(&kept.id);
+        self.leave(kept.no, info, to);
+    }
+
+    fn leave(&self, no: SessionNo, info: &OfflineInfo, to: NodeId) {
+        self.store.leave(no, to, tag(&info.id));
+        self.strays.insert(no, Instant::now());
+    }
+
+    /// Whether a session of another node may be taken.
+    pub(super) fn may_take(&self, denied: &VecDeque<MoveTag>, info: &OfflineInfo) -> anyhow::Result<()> {
+        anyhow::ensure!(!denied.contains(&tag(&info.id)), "the session stays where it was: this login came too late");
+        Ok(())
+    }
+
+    /// A session of another node is in this node's store: tells the other one, when it is on the disk.
+    pub(super) fn taken(&self, info: &OfflineInfo) {
+        let (from, tag) = (info.id.node_id, tag(&info.id));
+        self.store.take(from, tag);
+        let (commit, client_id, others) = (self.store.so_far(), info.id.client_id.clone(), self.other_moves.clone());
+        tokio::spawn(async move {
+            // If it fails the other node will ask.
+            if commit.done().await.is_ok()
+                && let Some(others) = others
+            {
+                others.settled(from, &client_id, tag).await;
+            }
+        });
+    }
+
+    /// The session of this client id that is not in use, if this login may have it.
+    pub(super) async fn stray(&self, by: &Id) -> Option<(SessionNo, SessionState)> {
+        let no = self.store.find(&by.client_id).filter(|_| self.kept(&by.client_id).is_none())?;
+        let state = self.store.session(no)?;
+        let owner = &state.record.owner;
+        if owner.username.as_deref() != by.username.as_deref() || !(self.may_return)(owner) {
+            return None;
+        }
+        // The other node is not asked any more who has it, if it had it once.
+        if let (Some(Leaving { to, tag }), Some(others)) = (state.record.leaving, &self.other_moves)
+            && others.has_taken(to, tag).await == Some(true)
+        {
+            return None;
+        }
+        Some((no, state))
+    }
+
+    /// A session that is not in use is over.
+    fn let_go(&self, no: SessionNo) {
+        self.strays.remove(&no);
+        self.store.end(no);
+    }
+}
+
+impl SessionKeeper {
+    /// Gives a session that is not in use away for a login of another node, if there is one; ends it, if that wants none.
+    pub async fn give_stray(&self, by: &Id, clean_start: bool) -> Option<OfflineInfo> {
+        let Keeper { store, scx, .. } = &*self.keeper;
+        // Nearly always.
+        store.find(&by.client_id)?;
+        let Some((no, state)) = self.keeper.stray(by).await.filter(|_| !clean_start) else {
+            if let Some(no) = store.find(&by.client_id).filter(|_| self.keeper.kept(&by.client_id).is_none()) {
+                self.keeper.let_go(no);
+            }
+            return None;
+        };
+        let id = Id::new(scx.node.id(), by.lid, None, None, by.client_id.clone(), by.username.clone());
+        let info = offline_info(store, state, id)?;
+        self.keeper.leave(no, &info, by.node_id);
+        // After a crash it must be known that it left.
+        if let Err(reason) = store.so_far().done().await {
+            warn!(client_id = &*by.client_id, %reason, "that a session moved is not on disk yet");
+        }
+        Some(info)
+    }
+
+    /// Finds out what became of sessions that are not in use, for ever. `adopt` is asked for those that come back.
+    pub async fn settle_strays(self: Arc<Self>, adopt: Adopt) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let due = self.keeper.strays.iter().filter(|since| since.elapsed() >= ASK_AFTER).map(|since| *since.key());
+            for no in due.collect::<Vec<_>>() {
+                self.settle(no, &adopt).await;
+            }
+        }
+    }
+
+    async fn settle(&self, no: SessionNo, adopt: &Adopt) {
+        let Keeper { store, strays, other_moves, .. } = &*self.keeper;
+        let Some(record) = store.record(no).filter(|record| self.keeper.kept(&record.client_id).is_none()) else {
+            // It has ended, or its client has come.
+            strays.remove(&no);
+            return;
+        };
+        if record.expires_at().is_some_and(|at| at <= timestamp_millis()) {
+            return self.keeper.let_go(no);
+        }
+        let outcome = match (record.leaving, other_moves) {
+            (Some(Leaving { to, tag }), Some(others)) => others.has_taken(to, tag).await,
+            _ => None,
+        };
+        match outcome {
+            Some(true) => self.keeper.let_go(no),
+            Some(false) => match self.bring_back(no, adopt).await {
+                Ok(true) => drop(strays.remove(&no)),
+                Ok(false) => self.keeper.let_go(no),
+                Err(error) => {
+                    debug!(no, %error, "session that another node has not taken is not back yet");
+                    strays.insert(no, Instant::now());
+                }
+            },
+            None => drop(strays.insert(no, Instant::now())),
+        }
+    }
+
+    /// Goes on with a session that the other node has not taken; `false` if there is a newer one, or nobody has the right to it.
+    async fn bring_back(&self, no: SessionNo, adopt: &Adopt) -> anyhow::Result<bool> {
+        let Some(mut state) = self.keeper.store.session(no) else { return Ok(false) };
+        let client_id = state.record.client_id.clone();
+        let others = self.keeper.other_moves.as_ref();
+        if let Some(others) = others
+            && others.has_session(&client_id).await.ok_or_else(|| anyhow::anyhow!("who has it is not known"))?
+        {
+            warn!(client_id, "session that was to move is out of date: its client has begun another one elsewhere");
+            return Ok(false);
+        }
+        state.record.leaving = None;
+        let back = self.restore_contested(no, state, adopt).await?;
+        if back {
+            self.keeper.store.change(no, |record| record.leaving = None);
+            info!(client_id, "session that another node has not taken goes on here");
+        }
+        Ok(back)
+    }
+}
+
+#[async_trait]
+impl Moves for SessionKeeper {
+    async fn has_taken(&self, from: NodeId, tag: MoveTag) -> bool {
+        let has = {
+            // Whoever is about to take it waits here, or this does until it has.
+            let mut denied = self.keeper.denied.lock();
+            let has = self.keeper.store.has_taken(from, tag);
+            if !has {
+                remember(&mut denied, tag);
+            }
+            has
+        };
+        has && self.keeper.store.so_far().done().await.is_ok()
+    }
+
+    fn settled(&self, client_id: &str, tag: MoveTag) {
+        let leaving = |no| self.keeper.store.record(no).and_then(|record| record.leaving);
+        if let Some(no) = self.keeper.store.find(client_id)
+            && leaving(no).is_some_and(|leaving| leaving.tag == tag)
+        {
+            self.keeper.let_go(no);
+        }
+    }
+}
+
+impl UserObserver for SessionKeeper {
+    /// Whose rights have ended has no session that waits for him.
+    fn user_changed(&self, change: &UserChange) {
+        if self.keeper.strays.is_empty() || change.after.as_ref().is_some_and(|user| user.valid_from != change.revision)
+        {
+            return;
+        }
+        let all: Vec<_> = self.keeper.strays.iter().map(|since| *since.key()).collect();
+        let is_theirs = |no: &SessionNo| {
+            let owner = self.keeper.store.record(*no).map(|record| record.owner);
+            owner.is_some_and(|owner| owner.username.as_deref() == Some(change.username.as_str()))
+        };
+        all.into_iter().filter(is_theirs).for_each(|no| self.keeper.let_go(no));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_of_a_session_is_the_same_in_every_process_and_differs_between_sessions() {
+        let phone = tag_of(1, "phone", 1_700_000_000_000);
+        assert_eq!(phone, 0xbb1d_da4b_b092_4cd2);
+        for other in
+            [(1, "phone", 1_700_000_000_001), (2, "phone", 1_700_000_000_000), (1, "phones", 1_700_000_000_000)]
+        {
+            assert_ne!(tag_of(other.0, other.1, other.2), phone, "{other:?}");
+        }
+    }
+}
