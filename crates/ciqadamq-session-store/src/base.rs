@@ -26,6 +26,8 @@ pub(crate) struct Meta {
     pub(crate) store: u64,
     /// the log's offset from which on sled may lack changes
     pub(crate) replay_from: u64,
+    /// there is a segment of the log there: if it is not, that is damage, and not the first start
+    pub(crate) has_log: bool,
     /// the next numbers to give out
     pub(crate) next_session: u64,
     pub(crate) next_message: u64,
@@ -86,7 +88,10 @@ impl Base {
             other => return Err(BaseError::Version(other)),
         }
         let mut number = || from.u64().map_err(malformed);
-        Ok(Some(Meta { store: number()?, replay_from: number()?, next_session: number()?, next_message: number()? }))
+        let (store, replay_from, next_session, next_message) = (number()?, number()?, number()?, number()?);
+        // Notes of earlier builds end here; but a checkpoint begins a segment before it notes where.
+        let has_log = from.u8().map_or(replay_from > 0, |has_log| has_log != 0);
+        Ok(Some(Meta { store, replay_from, has_log, next_session, next_message }))
     }
 
     /// Nothing in it, not even a note.
@@ -146,6 +151,7 @@ impl Base {
         let mut note = Vec::new();
         note.u32(FORMAT);
         [meta.store, meta.replay_from, meta.next_session, meta.next_message].iter().for_each(|n| note.u64(*n));
+        note.u8(meta.has_log.into());
         self.db.insert(META, note)?;
         self.sync()
     }

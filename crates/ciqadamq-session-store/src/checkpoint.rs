@@ -8,6 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::Refusal;
 use crate::base::{Base, BaseError, Meta, value};
@@ -24,6 +25,8 @@ const PORTION_BYTES: usize = 4 << 20;
 const GARBAGE_FACTOR: u64 = 4;
 /// ... and is larger than this.
 const GARBAGE_MIN: u64 = 64 << 20;
+/// After one that failed the next is not begun before so long.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Makes checkpoints when they are asked for, until the store is closed.
 pub(crate) fn when_wanted(inner: &Inner) {
@@ -38,7 +41,7 @@ pub(crate) fn when_wanted(inner: &Inner) {
             }
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| run(inner)));
-        inner.checkpoint_wanted.store(false, Ordering::Release);
+        let has_failed = !matches!(outcome, Ok(Ok(())));
         match outcome {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => {
@@ -46,6 +49,14 @@ pub(crate) fn when_wanted(inner: &Inner) {
             }
             Err(_) => tracing::error!("checkpoint of the session store panicked; the log goes on growing"),
         }
+        if has_failed {
+            let mut core = inner.core.lock();
+            // Nobody asks for another one while this is wanted: only the end cuts it short.
+            if !core.closed {
+                inner.fold.wait_for(&mut core, PAUSE);
+            }
+        }
+        inner.checkpoint_wanted.store(false, Ordering::Release);
     }
 }
 
@@ -69,11 +80,28 @@ pub(crate) fn want_if_garbage(inner: &Inner) {
 
 /// Whether a sled of this size is to be replaced by a new one.
 fn is_garbage(inner: &Inner, size: u64) -> bool {
-    let live = {
-        let core = inner.core.lock();
-        core.state.bytes + core.state.owed * 32 + core.state.sessions.len() as u64 * 256
+    size > GARBAGE_MIN && size > GARBAGE_FACTOR * inner.core.lock().state.size()
+}
+
+/// Whether a checkpoint will find room. Where the disk is short of space it has to be certain: a sled that met a full one in the
+/// middle would have to be opened again.
+fn fits(inner: &Inner, disk: &Disk) -> Result<(), Refusal> {
+    let config = &inner.config;
+    let free = match fs2::available_space(&config.path) {
+        Ok(free) if free < config.reserve_bytes => free,
+        _ => return Ok(()),
     };
-    size > GARBAGE_MIN && size > GARBAGE_FACTOR * live
+    let is_rewritten = is_garbage(inner, disk.base.lock().bytes());
+    let brings = {
+        let state = &inner.core.lock().state;
+        if is_rewritten { state.size() } else { state.size_of_touched() }
+    };
+    // sled writes again what stands beside it; and a segment begins.
+    let needs = 2 * brings + config.segment_bytes;
+    if free < needs {
+        return Err(Refusal::DiskFull(format!("{free} bytes free, and a checkpoint may need {needs}")));
+    }
+    Ok(())
 }
 
 /// One checkpoint.
@@ -81,6 +109,7 @@ pub(crate) fn run(inner: &Inner) -> Result<(), Refusal> {
     let Some(disk) = &inner.disk else { return Ok(()) };
     let _one_at_a_time = inner.folding.lock();
     writer::flush(inner)?;
+    fits(inner, disk)?;
     let cut = disk.journal.lock().rotate().map_err(|e| broken(&e))?;
     fold(inner, disk, cut, || writer::flush(inner))
 }
@@ -163,7 +192,7 @@ fn finish(
         let core = inner.core.lock();
         (core.state.next_session, core.state.next_message)
     };
-    base.finish(Meta { store: disk.store, replay_from: cut, next_session, next_message })
+    base.finish(Meta { store: disk.store, replay_from: cut, has_log: true, next_session, next_message })
 }
 
 /// What a portion found under a key.

@@ -38,7 +38,7 @@ pub struct StoreConfig {
     pub checkpoint_bytes: u64,
     /// sled's page cache. At least 1 MiB.
     pub cache_bytes: u64,
-    /// Free space of the disk below which nothing is accepted.
+    /// Free space of the disk below which no message is taken. It is for all else, which goes on being written.
     pub reserve_bytes: u64,
 }
 

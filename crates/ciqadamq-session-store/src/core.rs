@@ -24,6 +24,8 @@ pub(crate) struct Core {
     pub(crate) frame_at: u64,
     /// why nothing can be written now
     pub(crate) fault: Option<Refusal>,
+    /// why no message is taken now, while all else is written: what is free of the disk is kept for that
+    pub(crate) short: Option<Refusal>,
     /// nothing is written any more
     pub(crate) closed: bool,
     /// nothing is ever written: [`crate::Durability::Memory`]
@@ -40,6 +42,10 @@ pub(crate) struct Frame {
     pub(crate) waiters: Vec<Waiter>,
     /// Retained Messages that it replaces or removes: if it cannot be written they are put back
     pub(crate) replaced: Vec<(String, Option<Stored>)>,
+    /// there is a message in it that is to be kept
+    pub(crate) has_messages: bool,
+    /// why there is none any more: what whoever waits is told once the rest is written
+    pub(crate) refused: Option<Refusal>,
     /// when its first command came
     pub(crate) since: Option<Instant>,
     /// what is in it should be with the operating system soon, although nobody waits
@@ -61,8 +67,12 @@ impl Core {
         }
         command.encode(&mut frame.bytes);
         let message = match &command {
-            Command::Publish { message, .. } => message.len(),
+            Command::Publish { message, recipients, .. } => {
+                frame.has_messages |= !recipients.is_empty();
+                message.len()
+            }
             Command::Retain { topic, message, .. } => {
+                frame.has_messages = true;
                 frame.replaced.push(((*topic).to_owned(), self.state.retained.get(*topic).copied()));
                 message.len()
             }
@@ -76,9 +86,14 @@ impl Core {
         self.state.apply(command, at);
     }
 
-    /// Hands the frame out to be written.
+    /// Hands the frame out to be written; without its messages, if there is no room for them.
     pub(crate) fn take_frame(&mut self) -> Frame {
         let mut frame = std::mem::take(&mut self.frame);
+        if self.short.is_some() && frame.has_messages {
+            self.take_back(&frame);
+            frame.leave_out_what_was_taken_back();
+            frame.refused.clone_from(&self.short);
+        }
         // Zeros at the end are no command.
         frame.bytes.resize(frame.bytes.len().next_multiple_of(FRAME_ALIGN), 0);
         self.frame_at += frame.bytes.len() as u64;
@@ -86,7 +101,7 @@ impl Core {
     }
 
     /// Takes back what nobody was promised: messages, and changes of Retained Messages, in a frame that was not written. The
-    /// rest stands; the next checkpoint writes it.
+    /// rest stands, and is written with the next checkpoint if not before.
     pub(crate) fn take_back(&mut self, frame: &Frame) {
         let mut from = Take::new(frame.bytes.get(FRAME_HEAD + 8..).unwrap_or_default());
         // Our own bytes of a moment ago.
@@ -105,6 +120,11 @@ impl Core {
         }
     }
 
+    /// Why no message is taken now.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.fault.clone().or_else(|| self.short.clone())
+    }
+
     /// Somebody waits for what is in the frame.
     pub(crate) fn wait(&mut self) -> Option<oneshot::Receiver<Result<(), Refusal>>> {
         if self.volatile || self.frame.bytes.is_empty() {
@@ -113,6 +133,23 @@ impl Core {
         let (tx, rx) = oneshot::channel();
         self.frame.waiters.push(tx);
         Some(rx)
+    }
+}
+
+impl Frame {
+    /// Leaves in it what [`Core::take_back`] lets stand, but for notes that something of another node is here: that one sends it
+    /// again if this one dies before it can keep it.
+    fn leave_out_what_was_taken_back(&mut self) {
+        use Command::{Clear, Heard, Publish, Retain, Taken};
+        let (head, commands) = self.bytes.split_at(FRAME_HEAD + 8);
+        let (mut bytes, mut from) = (head.to_vec(), Take::new(commands));
+        while let Ok(command) = Command::decode(&mut from) {
+            if !matches!(command, Publish { .. } | Retain { .. } | Clear { .. } | Heard { .. } | Taken { .. }) {
+                command.encode(&mut bytes);
+            }
+        }
+        self.bytes = bytes;
+        self.replaced.clear();
     }
 }
 

@@ -108,13 +108,15 @@ impl Journal {
         self.segments.0.read().values().filter_map(|s| s.file.metadata().ok()).map(|m| m.len()).sum()
     }
 
-    /// Reads all frames from `from` on, in order, and gives each, with the offset of its content, to `each`.
+    /// Reads all frames from `from` on, in order, and gives each, with the offset of its content, to `each`. If the log has
+    /// `begun`, there is a segment at `from`.
     ///
     /// A last frame that was not written to its end is what a crash leaves, and ends the log. Anything else that does not fit
     /// is damage: a missing segment, and a frame that is broken although there are sound ones behind it.
     pub(crate) fn replay(
         &mut self,
         from: u64,
+        begun: bool,
         mut each: impl FnMut(&[u8], u64) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
         let mut found = BTreeMap::new();
@@ -123,6 +125,9 @@ impl Journal {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
             let Some(base) = name.strip_suffix(".log").and_then(|n| u64::from_str_radix(n, 16).ok()) else { continue };
             found.insert(base, path);
+        }
+        if begun && !found.contains_key(&from) {
+            return Err(ReplayError::Corrupt(format!("the log lacks its beginning, {from:016x}.log")));
         }
         self.end = from;
         let bases: Vec<u64> = found.keys().copied().collect();
@@ -236,18 +241,11 @@ impl Journal {
         if !self.soiled {
             self.sync()?;
         }
-        if let Some((base, old)) = &self.current
-            && *base == self.end
-        {
-            if !self.soiled {
-                return Ok(self.end);
-            }
-            // Nothing in it counts: the new one takes its place, and its name.
-            fs::remove_file(&old.path)?;
-            self.segments.0.write().remove(base);
-            self.current = None;
-        }
         let base = self.end;
+        if !self.soiled && self.current.as_ref().is_some_and(|(current, _)| *current == base) {
+            return Ok(base);
+        }
+        // One at `base` of which nothing counts is there until the new one takes its place, and its name: sled may rely on it.
         let path = self.dir.join(format!("{base:016x}.log"));
         let spare = match self.spares()?.pop() {
             Some(spare) => spare,
@@ -277,7 +275,7 @@ impl Journal {
         };
         let mut spares = self.spares()?.len();
         for segment in obsolete {
-            if spares < SPARES_MAX && segment.file.metadata()?.len() <= self.segment_bytes {
+            if spares < SPARES_MAX && segment.file.metadata()?.len() == self.segment_bytes {
                 spares += 1;
                 let name = self.dir.join(format!("spare-{}", segment.path.file_stem().unwrap_or_default().display()));
                 fs::rename(&segment.path, name)?;
@@ -303,14 +301,14 @@ impl Journal {
     fn prepare_spare(&self) -> io::Result<PathBuf> {
         let path = self.dir.join("making");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        let zeros = vec![0; 1 << 20];
-        let mut left = self.segment_bytes;
-        while left > 0 {
-            let n = left.min(zeros.len() as u64);
-            file.write_all(&zeros[..n as usize])?;
-            left -= n;
+        match fill(&mut file, self.segment_bytes) {
+            // What is left of the disk is for the frames themselves: the file grows with each.
+            Err(error) if is_no_room(&error) => {
+                file.set_len(0)?;
+                file.sync_all()?;
+            }
+            other => other?,
         }
-        file.sync_all()?;
         let spare = self.dir.join(format!("spare-new-{:x}", self.end));
         fs::rename(&path, &spare)?;
         Ok(spare)
@@ -321,6 +319,24 @@ impl Journal {
 pub(crate) const FRAME_ALIGN: usize = 16;
 /// Bytes of room that [`Journal::append`] wants in front of what is written.
 pub(crate) const FRAME_HEAD: usize = FRAME;
+
+/// Writes so many zeros.
+fn fill(file: &mut File, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let n = left.min(zeros.len() as u64);
+        file.write_all(&zeros[..n as usize])?;
+        left -= n;
+    }
+    file.sync_all()
+}
+
+/// Whether there is no room for what was to be written.
+pub(crate) fn is_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
 
 fn checksum(store: u64, at: u64, payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();

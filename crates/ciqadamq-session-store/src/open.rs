@@ -24,29 +24,35 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn open(config: StoreConfig) -> Result<Inner, OpenError> {
     let mut state = State { next_session: 1, next_message: 1, ..State::default() };
-    let (disk, frame_at) = if config.durability == Durability::Memory {
-        (None, 0)
+    let (disk, frame_at, log_bytes) = if config.durability == Durability::Memory {
+        (None, 0, 0)
     } else {
         let opened = open_disk(&config, &mut state).map_err(|error| error.at(&config.path))?;
-        let end = opened.journal.lock().end();
-        (Some(opened), end)
+        let (end, bytes) = {
+            let journal = opened.journal.lock();
+            (journal.end(), journal.bytes())
+        };
+        (Some(opened), end, bytes)
     };
     let core = Core {
         state,
         frame: Frame::default(),
         frame_at,
         fault: None,
+        short: None,
         closed: false,
         volatile: disk.is_none(),
         enough: 0,
     };
+    // By its files, not by what is in them: each start begins another one.
+    let checkpoint_wanted = AtomicBool::new(log_bytes >= config.checkpoint_bytes);
     Ok(Inner {
         config,
         core: Mutex::new(core),
         wake: Condvar::new(),
         disk,
         faulted: AtomicBool::new(false),
-        checkpoint_wanted: AtomicBool::new(false),
+        checkpoint_wanted,
         fold: Condvar::new(),
         folding: Mutex::new(()),
         tally: Tally::default(),
@@ -102,13 +108,20 @@ fn open_disk(config: &StoreConfig, state: &mut State) -> Result<Disk, Failure> {
 
     let mut journal = Journal::new(&log, meta.store, config.segment_bytes);
     let mut last = None;
-    journal.replay(meta.replay_from, |payload, at| {
+    journal.replay(meta.replay_from, meta.has_log, |payload, at| {
         last = Some(apply(state, payload, at).map_err(|e| ReplayError::Corrupt(e.to_string()))?);
         Ok(())
     })?;
     let dangling = state.settle();
     if dangling > 0 {
         return Err(BaseError::Corrupt(format!("{dangling} sessions are owed messages that are nowhere")).into());
+    }
+    if !meta.has_log {
+        // Before anything is promised: from here on a log that is not there is one that was lost.
+        if journal.segments().start().is_none() {
+            journal.rotate()?;
+        }
+        base.finish(Meta { has_log: true, ..meta })?;
     }
     disconnect(state, last.unwrap_or_else(now));
     tracing::info!(
@@ -180,7 +193,7 @@ fn open_base(config: &StoreConfig, log: &Path) -> Result<(Base, Meta), Failure> 
     }
     let path = base_path(&config.path, 1);
     let base = Base::open(&path, config.cache_bytes)?;
-    let meta = Meta { store: random(), replay_from: 0, next_session: 1, next_message: 1 };
+    let meta = Meta { store: random(), replay_from: 0, has_log: false, next_session: 1, next_message: 1 };
     base.finish(meta)?;
     sync_dir(&path)?;
     sync_dir(&config.path)?;
@@ -234,3 +247,6 @@ fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(now())
 }
+
+#[cfg(test)]
+mod tests;

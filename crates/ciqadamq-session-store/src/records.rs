@@ -331,6 +331,14 @@ impl SessionState {
         Ok(Self { record, subscriptions, queue, inbound, next_seq, in_base: true, touched: false })
     }
 
+    /// Bytes of [`encode`](Self::encode), rather too many.
+    pub(crate) fn size(&self) -> u64 {
+        let subscriptions: usize =
+            self.subscriptions.iter().map(|(filter, options)| filter.len() + options.len() + 8).sum();
+        let fixed = 256 + self.record.client_id.len() + self.record.connection.len();
+        (fixed + subscriptions + self.queue.len() * 32 + self.inbound.len() * 18) as u64
+    }
+
     /// Where the message with this place in the queue stands.
     pub(crate) fn position(&self, seq: Seq) -> Option<usize> {
         self.queue.binary_search_by_key(&seq, |owed| owed.seq).ok()

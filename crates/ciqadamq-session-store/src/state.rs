@@ -237,6 +237,24 @@ impl State {
         }
     }
 
+    /// Bytes of sled that all of it takes, about.
+    pub(crate) fn size(&self) -> u64 {
+        self.bytes + self.owed * 32 + self.sessions.len() as u64 * 256
+    }
+
+    /// Bytes of sled that what differs from it takes, rather too many.
+    pub(crate) fn size_of_touched(&self) -> u64 {
+        let size = |key: &Key| match key {
+            Key::Session(no) => self.sessions.get(no).map_or(0, SessionState::size),
+            Key::Message(id) => self.messages.get(id).map_or(0, |stored| u64::from(stored.len)),
+            Key::Retained(topic) => {
+                self.retained.get(topic).map_or(0, |stored| topic.len() as u64 + u64::from(stored.len))
+            }
+            Key::Heard(_) => HEARD_MAX as u64 * 20,
+        };
+        self.touched.iter().map(|key| 64 + size(key)).sum()
+    }
+
     /// The full number of a message of which the low half is known; right for the last four thousand million.
     pub(crate) fn message_of(&self, ticket: u32) -> MessageId {
         let newest = self.next_message.saturating_sub(1);

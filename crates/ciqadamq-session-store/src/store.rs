@@ -92,7 +92,7 @@ pub struct Status {
     pub bytes: u64,
     /// bytes on disk
     pub disk_bytes: u64,
-    /// why nothing is taken now
+    /// why no message is taken now, for want of a disk
     pub fault: Option<Refusal>,
     /// commits so far
     pub commits: u64,
@@ -100,6 +100,8 @@ pub struct Status {
     pub stored: u64,
     /// messages that were refused
     pub refused: u64,
+    /// messages that were not kept for one of their sessions, because it is owed as many as there are Packet Identifiers
+    pub unkept: u64,
     /// messages that left their queue because they had expired
     pub expired: u64,
     /// checkpoints so far
@@ -111,6 +113,7 @@ pub(crate) struct Tally {
     pub(crate) commits: AtomicU64,
     pub(crate) stored: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) unkept: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
 }
@@ -126,6 +129,7 @@ pub(crate) struct Inner {
     pub(crate) wake: Condvar,
     /// `None` under [`Durability::Memory`]
     pub(crate) disk: Option<Disk>,
+    /// there is a fault, or the disk is short of space
     pub(crate) faulted: AtomicBool,
     pub(crate) checkpoint_wanted: AtomicBool,
     /// a checkpoint is wanted, or the store is to end
@@ -290,7 +294,7 @@ impl Store {
             return None;
         }
         let core = self.inner.core.lock();
-        core.fault.clone().or_else(|| self.full(&core, 0))
+        core.refusal().or_else(|| self.full(&core, 0))
     }
 
     fn full(&self, core: &Core, more: u64) -> Option<Refusal> {
@@ -307,8 +311,8 @@ impl Store {
 
     /// Keeps a message for its recipients, and notes that the publisher's session has sent it, if it is QoS 2.
     ///
-    /// Recipients that have ended meanwhile are left out. The message may be delivered, and acknowledged to its publisher,
-    /// once the commit is done; if that fails, nothing of it is kept.
+    /// Recipients that have ended meanwhile are left out; so are those that are owed as much as can be, and counted. The message
+    /// may be delivered, and acknowledged to its publisher, once the commit is done; if that fails, nothing of it is kept.
     pub fn publish(
         &self,
         message: &[u8],
@@ -329,12 +333,22 @@ impl Store {
     ) -> Result<(MessageId, Commit), Refusal> {
         let Notes { inbound, will_of, heard } = notes;
         let mut core = self.inner.core.lock();
-        self.check(&core, message)?;
+        // What nobody is owed takes no room: all there is to note is that it was sent.
+        let message: &[u8] = if recipients.is_empty() {
+            self.check_writable(&core)?;
+            &[]
+        } else {
+            self.check(&core, message)?;
+            message
+        };
         let id = core.state.next_message;
         let mut owed: Vec<(SessionNo, Owed)> = Vec::with_capacity(recipients.len());
         for recipient in recipients {
             let no = recipient.session;
-            let Some(seq) = core.state.reserve_seq(no) else { continue };
+            let Some(seq) = core.state.reserve_seq(no) else {
+                self.count_unkept(&core, no);
+                continue;
+            };
             let (qos, retain) = (recipient.qos, recipient.retain);
             let subscription_ids = recipient.subscription_ids.clone();
             owed.push((no, Owed { message: id, seq, stage: Stage::Queued, qos, retain, subscription_ids }));
@@ -391,7 +405,10 @@ impl Store {
             Some(packet_id) => core.state.reserve_seq_of(no, packet_id),
             None => core.state.reserve_seq(no),
         };
-        let Some(seq) = seq else { return Ok(None) };
+        let Some(seq) = seq else {
+            self.count_unkept(&core, no);
+            return Ok(None);
+        };
         let id = core.state.next_message;
         let owed = Owed { message: id, seq, stage: Stage::Queued, qos, retain, subscription_ids };
         core.push(Command::Publish { id, expires_at, recipients: vec![(no, owed)], inbound: None, message });
@@ -407,14 +424,24 @@ impl Store {
 
     /// Whether a message is taken now.
     fn check(&self, core: &Core, message: &[u8]) -> Result<(), Refusal> {
-        let refusal = core.fault.clone().or_else(|| core.closed.then_some(Refusal::Closed));
-        match refusal.or_else(|| self.full(core, message.len() as u64)) {
-            Some(refusal) => {
-                count(&self.inner.tally.refused, 1);
-                Err(refusal)
-            }
-            None => Ok(()),
-        }
+        self.check_writable(core)?;
+        self.taken_unless(core.short.clone().or_else(|| self.full(core, message.len() as u64)))
+    }
+
+    /// Whether what is waited for can be written now.
+    fn check_writable(&self, core: &Core) -> Result<(), Refusal> {
+        self.taken_unless(core.fault.clone().or_else(|| core.closed.then_some(Refusal::Closed)))
+    }
+
+    fn taken_unless(&self, refusal: Option<Refusal>) -> Result<(), Refusal> {
+        let Some(refusal) = refusal else { return Ok(()) };
+        count(&self.inner.tally.refused, 1);
+        Err(refusal)
+    }
+
+    /// There is no place for a message in the queue of a session, unless that has just ended.
+    fn count_unkept(&self, core: &Core, no: SessionNo) {
+        count(&self.inner.tally.unkept, core.state.sessions.contains_key(&no).into());
     }
 
     /// A message is about to be sent: its Packet Identifier. `None` if the session is not owed it any more.
@@ -626,10 +653,11 @@ impl Store {
             retained: core.state.retained.len() as u64,
             bytes: core.state.bytes,
             disk_bytes,
-            fault: core.fault.clone(),
+            fault: core.refusal(),
             commits: get(&tally.commits),
             stored: get(&tally.stored),
             refused: get(&tally.refused),
+            unkept: get(&tally.unkept),
             expired: get(&tally.expired),
             checkpoints: get(&tally.checkpoints),
         }

@@ -4,6 +4,9 @@
 //! for company. But whoever was answered by one commit comes back in a moment, most often, and would find the next one just begun: so
 //! that one begins when about as many wait as were seen lately, or after a part of the time that the disk takes. What nobody waits for is written a moment later, so that acknowledgements of subscribers do not cost a system
 //! call each.
+//!
+//! A disk gets full in two steps. With less than `reserve_bytes` free it is *short* of space: what makes the store grow is refused,
+//! and all else is written, into a space that lasts long for it. When a write fails there is a *fault*: nothing is written.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +18,9 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 
 use crate::core::{Core, Frame};
+use crate::journal::is_no_room;
 use crate::store::{Disk, Inner, count};
-use crate::{Durability, OpenError, Refusal, checkpoint};
+use crate::{Durability, OpenError, Refusal, StoreConfig, checkpoint};
 
 /// How long commands that nobody waits for may gather.
 const GATHER: Duration = Duration::from_millis(5);
@@ -24,7 +28,7 @@ const GATHER: Duration = Duration::from_millis(5);
 const GATHER_URGENT: Duration = Duration::from_micros(200);
 /// Longest time in which those who wait gather company: half of what the disk took last, and no more than this.
 const COMPANY: Duration = Duration::from_millis(1);
-/// How often it is tried to write again after a failure.
+/// How often it is tried to write again after a failure, and looked whether a disk that was short of space still is.
 const RETRY: Duration = Duration::from_secs(1);
 /// A frame that is longer than this is written at once.
 const FRAME_MAX: usize = 4 << 20;
@@ -36,7 +40,9 @@ pub(crate) fn start(inner: &Arc<Inner>) -> Result<Vec<thread::JoinHandle<()>>, O
     Ok(vec![
         thread::Builder::new()
             .name("session-log".into())
-            .spawn(move || Writer { inner: writer, unsynced: None, seen: 0, patience: Duration::ZERO }.run())
+            .spawn(move || {
+                Writer { inner: writer, unsynced: None, seen: 0, patience: Duration::ZERO, short: None }.run()
+            })
             .map_err(OpenError::Thread)?,
         thread::Builder::new()
             .name("session-fold".into())
@@ -77,6 +83,8 @@ struct Writer {
     seen: usize,
     /// how long those who wait for the next one are kept waiting
     patience: Duration,
+    /// when the disk was seen to be short of space, and how short
+    short: Option<(Instant, Refusal)>,
 }
 
 impl Writer {
@@ -101,18 +109,25 @@ impl Writer {
                 if done {
                     return;
                 }
+                if self.short.is_some() {
+                    let short = self.shortage();
+                    self.note(&mut inner.core.lock(), short);
+                }
                 continue;
             }
             // Taken under the journal's lock, so that whoever sees an empty frame and gets that lock knows that all is written.
             // And that lock first: a checkpoint may hold it for a while, in which the state must not be locked.
             let mut journal = disk.journal.lock();
-            let mut frame = inner.core.lock().take_frame();
+            let short = self.shortage();
+            let mut frame = {
+                let mut core = inner.core.lock();
+                self.note(&mut core, short);
+                core.take_frame()
+            };
             let began = Instant::now();
             let must_sync = inner.config.durability == Durability::Fsync && !frame.waiters.is_empty();
-            let written = self
-                .space()
-                .and_then(|()| journal.append(&mut frame.bytes))
-                .and_then(|()| if must_sync { journal.sync() } else { Ok(()) });
+            let written =
+                journal.append(&mut frame.bytes).and_then(|()| if must_sync { journal.sync() } else { Ok(()) });
             let log_bytes = journal.end();
             drop(journal);
             match written {
@@ -123,7 +138,7 @@ impl Writer {
                     self.unsynced = if must_sync { None } else { self.unsynced.or_else(|| Some(Instant::now())) };
                     for waiter in frame.waiters {
                         // Whoever does not wait any more does not need the answer.
-                        let _ = waiter.send(Ok(()));
+                        let _ = waiter.send(frame.refused.clone().map_or(Ok(()), Err));
                     }
                     self.want_checkpoint(log_bytes);
                 }
@@ -161,10 +176,13 @@ impl Writer {
             let until = match (frame.since, self.unsynced) {
                 (Some(since), _) => since + if frame.urgent { GATHER_URGENT } else { GATHER },
                 (None, Some(since)) => since + self.inner.config.flush_every,
-                (None, None) => {
-                    wake.wait(core);
-                    continue;
-                }
+                (None, None) => match &self.short {
+                    Some((at, _)) => *at + RETRY,
+                    None => {
+                        wake.wait(core);
+                        continue;
+                    }
+                },
             };
             if Instant::now() >= until {
                 return false;
@@ -183,27 +201,35 @@ impl Writer {
         }
     }
 
-    /// Whether the disk has room for some more frames.
-    fn space(&self) -> io::Result<()> {
-        let config = &self.inner.config;
-        // A file system that cannot say how much is free is not refused for that: a failed write is noticed anyway.
-        match fs2::available_space(&config.path) {
-            Ok(free) if free < config.reserve_bytes => Err(io::Error::new(
-                io::ErrorKind::StorageFull,
-                format!("{free} bytes free, less than {}", config.reserve_bytes),
-            )),
-            _ => Ok(()),
+    /// Why the disk has no room for messages: as it is now, or was when it was looked for a moment ago.
+    fn shortage(&mut self) -> Option<Refusal> {
+        if self.short.as_ref().is_none_or(|(at, _)| at.elapsed() >= RETRY) {
+            let short = shortage(&self.inner.config).map(|reason| (Instant::now(), reason));
+            match (&self.short, &short) {
+                (None, Some((_, reason))) => {
+                    tracing::error!(%reason, "session store has no room for messages; all else is written");
+                }
+                (Some(_), None) => tracing::info!("session store has room for messages again"),
+                _ => {}
+            }
+            self.short = short;
+        }
+        self.short.as_ref().map(|(_, reason)| reason.clone())
+    }
+
+    /// Has messages refused, or taken again.
+    fn note(&self, core: &mut Core, short: Option<Refusal>) {
+        if core.short != short {
+            core.short = short;
+            self.inner.faulted.store(core.refusal().is_some(), Ordering::Release);
         }
     }
 
     /// A frame could not be written: whoever waits hears so, its messages are taken back, and nothing is accepted until
     /// writing works again.
     fn fail(&mut self, frame: Frame, error: &io::Error) {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-        let fault = match error.kind() {
-            StorageFull | QuotaExceeded | FileTooLarge => Refusal::DiskFull(error.to_string()),
-            _ => Refusal::Broken(error.to_string()),
-        };
+        let fault =
+            if is_no_room(error) { Refusal::DiskFull(error.to_string()) } else { Refusal::Broken(error.to_string()) };
         tracing::error!(%error, "session store cannot write; messages for persistent sessions are refused until it can");
         let mut core = self.inner.core.lock();
         self.inner.faulted.store(true, Ordering::Release);
@@ -220,7 +246,7 @@ impl Writer {
 
     /// A checkpoint writes everything that has changed meanwhile; if it works, so does the log.
     fn try_again(&mut self, disk: &Disk) {
-        if self.space().is_err() {
+        if shortage(&self.inner.config).is_some() {
             return;
         }
         let worked = catch_unwind(AssertUnwindSafe(|| checkpoint::recover(&self.inner)));
@@ -230,7 +256,7 @@ impl Writer {
         let end = disk.journal.lock().end();
         let mut core = self.inner.core.lock();
         core.frame_at = end;
-        core.fault = None;
+        (core.fault, core.short, self.short) = (None, None, None);
         self.inner.faulted.store(false, Ordering::Release);
         self.unsynced = None;
         tracing::info!("session store writes again");
@@ -242,4 +268,12 @@ impl Writer {
             checkpoint::want(&self.inner);
         }
     }
+}
+
+/// Why the disk has no room for messages.
+fn shortage(config: &StoreConfig) -> Option<Refusal> {
+    // A file system that cannot say how much is free is not refused for that: a failed write is noticed anyway.
+    let free = fs2::available_space(&config.path).ok()?;
+    (free < config.reserve_bytes)
+        .then(|| Refusal::DiskFull(format!("{free} bytes free, less than {}", config.reserve_bytes)))
 }

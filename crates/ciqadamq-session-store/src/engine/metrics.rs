@@ -31,6 +31,10 @@ impl StoreMetrics {
             ("commits_total", "Commits"),
             ("stored_total", "Messages in them"),
             ("refused_total", "Messages that were refused because they could not be kept"),
+            (
+                "unkept_total",
+                "Messages that were not kept for a session that is owed as many as there are Packet Identifiers",
+            ),
             ("expired_total", "Messages that left their queue because they had expired"),
             ("checkpoints_total", "Times the log was folded into sled"),
         ];
@@ -52,7 +56,7 @@ impl Collector for StoreMetrics {
         let writable = u64::from(s.fault.is_none());
         let gauges = [s.sessions, s.messages, s.owed, s.retained, s.bytes, s.disk_bytes, writable];
         self.gauges.iter().zip(gauges).for_each(|(gauge, value)| gauge.set(value as i64));
-        let counters = [s.commits, s.stored, s.refused, s.expired, s.checkpoints];
+        let counters = [s.commits, s.stored, s.refused, s.unkept, s.expired, s.checkpoints];
         for (counter, value) in self.counters.iter().zip(counters) {
             counter.inc_by(value.saturating_sub(counter.get()));
         }

@@ -59,6 +59,44 @@ fn a_missing_segment_and_a_missing_sled_are_found() {
 }
 
 #[test]
+fn a_log_that_is_not_there_any_more_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    for was_folded in [false, true] {
+        let path = dir.path().join(format!("sessions{was_folded}"));
+        filled(&path);
+        if was_folded {
+            open(&path).checkpoint().unwrap();
+        }
+        let without = dir.path().join(format!("without{was_folded}"));
+        copy(&path, &without);
+        fs::remove_dir_all(without.join("log")).unwrap();
+        segments(&path).iter().for_each(|segment| fs::remove_file(segment).unwrap());
+        for path in [path, without] {
+            let error = Store::open(config(&path)).err();
+            assert!(matches!(error, Some(OpenError::Corrupt { .. })), "{path:?}: {error:?}");
+            let (store, set_aside) = Store::open_or_set_aside(config(&path)).unwrap();
+            assert!(set_aside.is_some() && all(&store).sessions.is_empty());
+        }
+    }
+}
+
+#[test]
+fn segments_that_a_checkpoint_could_not_let_go_of_any_more_are_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, before) = (dir.path().join("sessions"), dir.path().join("before"));
+    filled(&path);
+    copy(&path, &before);
+    let store = open(&path);
+    store.checkpoint().unwrap();
+    let found = all(&store);
+    drop(store);
+    for segment in segments(&before) {
+        fs::copy(&segment, path.join("log").join(segment.file_name().unwrap())).unwrap();
+    }
+    assert_eq!(all(&open(&path)), found);
+}
+
+#[test]
 fn a_damaged_store_is_set_aside_as_it_is_and_a_new_one_works() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sessions");

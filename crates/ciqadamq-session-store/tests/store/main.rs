@@ -6,4 +6,5 @@ mod faults;
 mod killed;
 mod model;
 mod queues;
+mod starts;
 mod support;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ciqadamq_session_store::{Durability, Inbound, Refusal, Stage, Store, StoreConfig};
+use ciqadamq_session_store::{Durability, Inbound, PACKET_IDS, Refusal, Stage, Store, StoreConfig};
 
 use crate::support::{LATER, all, config, open, record, to};
 
@@ -67,6 +67,22 @@ fn an_old_message_that_is_still_owed_keeps_its_identifier_to_itself() {
 }
 
 #[test]
+fn a_message_without_a_place_in_a_queue_is_counted() {
+    let store = Store::open(StoreConfig { durability: Durability::Memory, ..config("unused".as_ref()) }).unwrap();
+    let (full, other, ended) =
+        (store.begin(record("full")), store.begin(record("other")), store.begin(record("ended")));
+    store.end(ended);
+    let to_all = [to(full, 1), to(other, 1), to(ended, 1)];
+    for _ in 0..PACKET_IDS {
+        drop(store.publish(b"x", LATER, &to_all[..1], None).unwrap());
+    }
+    assert_eq!(store.status().unkept, 0);
+    store.publish(b"x", LATER, &to_all, None).unwrap().1.wait().unwrap();
+    assert_eq!(store.inherit(b"x", LATER, to(full, 1), None, Stage::Queued), Ok(None));
+    assert_eq!((store.status().unkept, store.owes(full).0, store.owes(other).0), (2, PACKET_IDS as usize, 1));
+}
+
+#[test]
 fn what_expired_is_let_go_of_but_not_what_was_sent() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
@@ -97,6 +113,9 @@ fn at_a_limit_one_more_message_is_refused_and_room_lets_it_in() {
     assert_eq!(store.publish(&[0; 90], LATER, &[to(no, 1)], None).err(), Some(Refusal::Full("max_bytes")));
     assert!(store.publish(&[0; 80], LATER, &[to(no, 1)], None).is_ok());
     assert_eq!(store.status().refused, 2);
+    // What nobody is owed takes no room.
+    let inbound = Inbound { packet_id: 1, hash: 1, message: 0 };
+    assert!(store.publish(&[0; 200], LATER, &[], Some((no, inbound))).is_ok());
 }
 
 #[test]
