@@ -32,8 +32,8 @@ pub enum Kind {
     /// this repository's broker, with logins and the access rule
     #[value(skip)]
     Own,
-    /// this repository's broker with mqtt.tcp_nodelay = false: Mosquitto and rmqttd are so by themselves
-    OwnNagle,
+    /// this repository's broker with mqtt.tcp_nodelay = true
+    OwnNodelay,
     /// Mosquitto, everybody allowed
     Mosquitto,
     /// rmqttd, everybody allowed, its own defaults
@@ -49,7 +49,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "ciqadamq",
-            Self::OwnNagle => "ciqadamq-nagle",
+            Self::OwnNodelay => "ciqadamq-nodelay",
             Self::Mosquitto => "mosquitto",
             Self::Rmqttd => "rmqttd",
             Self::Ciqadamq => "ciqadamq-1.0",
@@ -60,7 +60,7 @@ impl Kind {
     /// The program, unless an environment variable names another.
     fn program(self, own: Option<&Path>) -> PathBuf {
         let variable = match self {
-            Self::Own | Self::OwnNagle => return own.unwrap_or(Path::new("ciqadamq")).into(),
+            Self::Own | Self::OwnNodelay => return own.unwrap_or(Path::new("ciqadamq")).into(),
             Self::Mosquitto => "PERF_MOSQUITTO",
             Self::Rmqttd => "PERF_RMQTTD",
             Self::Ciqadamq => "PERF_CIQADAMQ",
@@ -70,13 +70,13 @@ impl Kind {
             Self::Mosquitto => "mosquitto",
             Self::Rmqttd => "rmqttd",
             Self::Rabbitmq => "rabbitmq-server",
-            Self::Own | Self::OwnNagle | Self::Ciqadamq => "ciqadamq",
+            Self::Own | Self::OwnNodelay | Self::Ciqadamq => "ciqadamq",
         };
         std::env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from)
     }
 
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Own | Self::OwnNagle)
+        matches!(self, Self::Own | Self::OwnNodelay)
     }
 
     fn has_users(self) -> bool {

@@ -78,17 +78,17 @@ pub fn configure(
         fs::write(&path, text).map(|()| path)
     };
     match kind {
-        Kind::Own | Kind::OwnNagle | Kind::Ciqadamq => {
+        Kind::Own | Kind::OwnNodelay | Kind::Ciqadamq => {
             // Cheap hashes: thousands of users are made, and not what is measured.
             command.env("ARGON2_M_COST", "8").env("ARGON2_T_COST", "1").env("AUTH_PEPPER", users::random());
             command.env("API_TOKEN", token).env_remove("CIQADAMQ_CONFIG");
             command.env("RUST_LOG", "warn");
             let (scheme, db) = if kind.is_own() { ("sled", "data/users") } else { ("redb", "users.db") };
             let db = dir.join(db);
-            let nagle = if kind == Kind::OwnNagle { "tcp_nodelay = false\n" } else { "" };
+            let nodelay = if kind == Kind::OwnNodelay { "tcp_nodelay = true\n" } else { "" };
             let more = if kind.is_own() { &*setup.mqtt } else { "" };
             let mut text = format!(
-                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n{nagle}{more}[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
+                "[mqtt]\ntcp_addr = \"{mqtt}\"\nws_addr = \"{ws}\"\n{nodelay}{more}[api]\naddr = \"{api}\"\n[db]\nurl = \"{scheme}://{}\"\n",
                 db.display()
             );
             if places.len() > 1 {

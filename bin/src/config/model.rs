@@ -131,7 +131,7 @@ impl Default for Mqtt {
             busy_check: false,
             proxy_protocol: false,
             proxy_protocol_from: Vec::new(),
-            tcp_nodelay: true,
+            tcp_nodelay: false,
             connect_timeout_secs: 10,
             max_connections: 0,
             persist_messages: true,

@@ -99,7 +99,7 @@ pub struct GateConfig {
 
 impl GateConfig {
     /// The given listeners with the default limits: 10 s to connect, 30 s of stall, 4096 pending, 256 pending for an
-    /// address, 1 MiB, backlog 1024, no delay.
+    /// address, 1 MiB, backlog 1024; packets that follow closely may share a segment.
     pub fn new(listeners: Vec<GateListener>) -> Self {
         Self {
             listeners,
@@ -109,7 +109,7 @@ impl GateConfig {
             max_pending_per_ip: 256,
             max_packet_size: 1024 * 1024,
             backlog: 1024,
-            nodelay: true,
+            nodelay: false,
         }
     }
 }
