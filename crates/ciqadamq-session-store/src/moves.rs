@@ -22,8 +22,9 @@ impl Store {
         self.inner.core.lock().state.sessions.get(&no).map(|session| session.record.clone())
     }
 
-    /// Notes that a session of another node is here, with what it is owed: last, so that a crash in between leaves none.
-    pub fn take(&self, from: NodeId, tag: MoveTag) {
+    /// A session of another node is here, with all it is owed.
+    pub fn take(&self, no: SessionNo, from: NodeId, tag: MoveTag) {
+        self.change(no, |record| record.arriving = false);
         let mut core = self.inner.core.lock();
         core.push(Command::Taken { node: from, tag });
         self.notify(core);

@@ -61,6 +61,8 @@ pub struct SessionRecord {
     pub will_pending: bool,
     /// It is on its way to another node, and not to be used here.
     pub leaving: Option<Leaving>,
+    /// It is on its way from another node, and not all of it is here: after a crash it is that node's still.
+    pub arriving: bool,
 }
 
 impl SessionRecord {
@@ -78,7 +80,8 @@ impl SessionRecord {
         out.i64(self.created_at);
         out.i64(self.disconnected_at.unwrap_or(i64::MIN));
         out.u32(self.expiry_secs);
-        out.u8(u8::from(self.will_pending) | u8::from(self.leaving.is_some()) << 1);
+        let flags = [self.will_pending, self.leaving.is_some(), self.arriving];
+        out.u8(flags.into_iter().rev().fold(0, |all, flag| all << 1 | u8::from(flag)));
         if let Some(Leaving { to, tag }) = self.leaving {
             out.u64(to);
             out.u64(tag);
@@ -97,6 +100,7 @@ impl SessionRecord {
         };
         let flags = from.u8()?;
         record.will_pending = flags & 1 != 0;
+        record.arriving = flags & 4 != 0;
         if flags & 2 != 0 {
             record.leaving = Some(Leaving { to: from.u64()?, tag: from.u64()? });
         }

@@ -280,6 +280,7 @@ impl Keeper {
             expiry_secs: secs(session.fitter.session_expiry_interval(None)),
             will_pending: connection.last_will().is_some(),
             leaving: None,
+            arriving: false,
         })
     }
 

@@ -37,6 +37,7 @@ impl Keeper {
             created_at: info.created_at,
             disconnected_at: Some(timestamp_millis()),
             expiry_secs: UNCLAIMED_SECS,
+            arriving: true,
             ..SessionRecord::default()
         };
         let no = self.store.begin(record);
@@ -57,7 +58,7 @@ impl Keeper {
         }
         // What comes for it from here on is committed for it, although it is not set yet.
         self.insert(Kept { no, id: by.clone(), live: Arc::default() });
-        self.taken(info);
+        self.taken(no, info);
         drop(denied);
         info!(
             client_id = &*by.client_id,

@@ -57,6 +57,10 @@ impl SessionKeeper {
                 store.end(no);
                 continue;
             }
+            if state.record.arriving {
+                store.end(no);
+                continue;
+            }
             if state.record.connection.is_empty() {
                 // It was just coming from another node; its client will take it from the store.
                 self.keeper.strays.insert(no, Instant::now());

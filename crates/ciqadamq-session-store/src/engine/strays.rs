@@ -65,9 +65,9 @@ impl Keeper {
     }
 
     /// A session of another node is in this node's store: tells the other one, when it is on the disk.
-    pub(super) fn taken(&self, info: &OfflineInfo) {
+    pub(super) fn taken(&self, no: SessionNo, info: &OfflineInfo) {
         let (from, tag) = (info.id.node_id, tag(&info.id));
-        self.store.take(from, tag);
+        self.store.take(no, from, tag);
         let (commit, client_id, others) = (self.store.so_far(), info.id.client_id.clone(), self.other_moves.clone());
         tokio::spawn(async move {
             // If it fails the other node will ask.
@@ -79,9 +79,15 @@ impl Keeper {
         });
     }
 
-    /// The session of this client id that is not in use, if this login may have it.
+    /// The session of this client id, if it is not in use.
+    fn find_stray(&self, client_id: &str) -> Option<SessionNo> {
+        let no = self.store.find(client_id).filter(|_| self.kept(client_id).is_none())?;
+        self.store.record(no).filter(|record| !record.arriving).map(|_| no)
+    }
+
+    /// The same, if this login may have it.
     pub(super) async fn stray(&self, by: &Id) -> Option<(SessionNo, SessionState)> {
-        let no = self.store.find(&by.client_id).filter(|_| self.kept(&by.client_id).is_none())?;
+        let no = self.find_stray(&by.client_id)?;
         let state = self.store.session(no)?;
         let owner = &state.record.owner;
         if owner.username.as_deref() != by.username.as_deref() || !(self.may_return)(owner) {
@@ -107,12 +113,9 @@ impl SessionKeeper {
     /// Gives a session that is not in use away for a login of another node, if there is one; ends it, if that wants none.
     pub async fn give_stray(&self, by: &Id, clean_start: bool) -> Option<OfflineInfo> {
         let Keeper { store, scx, .. } = &*self.keeper;
-        // Nearly always.
-        store.find(&by.client_id)?;
+        let stray = self.keeper.find_stray(&by.client_id)?;
         let Some((no, state)) = self.keeper.stray(by).await.filter(|_| !clean_start) else {
-            if let Some(no) = store.find(&by.client_id).filter(|_| self.keeper.kept(&by.client_id).is_none()) {
-                self.keeper.let_go(no);
-            }
+            self.keeper.let_go(stray);
             return None;
         };
         let id = Id::new(scx.node.id(), by.lid, None, None, by.client_id.clone(), by.username.clone());

@@ -5,6 +5,7 @@ mod damage;
 mod faults;
 mod killed;
 mod model;
+mod moves;
 mod queues;
 mod starts;
 mod support;
