@@ -58,14 +58,11 @@ fn line(config: &Config, finding: &Finding) -> String {
     let Finding { name, place, state } = finding;
     let variable = name.variable();
     let (verdict, note) = match state {
-        State::Usable { version, short } => {
-            let version = version.as_deref().map(|version| format!("version {version}")).unwrap_or_default();
-            ("usable", join(&version, short_note(*short)))
+        State::Usable { version } => {
+            ("usable", version.as_deref().map(|version| format!("version {version}")).unwrap_or_default())
         }
-        State::Configured { short } if makes_one(config) => ("usable", short_note(*short).to_owned()),
-        State::Configured { short } => {
-            ("usable", join(&format!("not there; {variable} or the configuration has it"), short_note(*short)))
-        }
+        State::Configured if makes_one(config) => ("usable", String::new()),
+        State::Configured => ("usable", format!("not there; {variable} or the configuration has it")),
         State::Substitute(error) => {
             ("FAILED", format!("it {error}; {variable} or the configuration would be used; {}", error.remedy()))
         }
@@ -90,12 +87,4 @@ fn without(name: SecretName, variable: &str) -> String {
             format!("/internal/ is closed or takes the management token; store one, or set {variable}")
         }
     }
-}
-
-fn short_note(short: bool) -> &'static str {
-    if short { "short enough to be guessed" } else { "" }
-}
-
-fn join(a: &str, b: &str) -> String {
-    [a, b].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(", ")
 }

@@ -3,7 +3,7 @@
 //! Reading, the environment, the hint after a typing error, the effective configuration and the test of the sample
 //! file all go through this table.
 
-use ciqadamq_secrets::value::{PEPPER_BYTES_MIN, PEPPER_PLACEHOLDERS, TOKEN_PLACEHOLDERS};
+use ciqadamq_secrets::value::{PEPPER_BYTES_MIN, PEPPER_PLACEHOLDERS, TOKEN_BYTES_MIN, TOKEN_PLACEHOLDERS};
 
 use super::kinds::{
     Addr, Bool, Choice, Database, FilePath, Filter, Hidden, HttpServer, Input, Int, Kind, List, Networks, NodeList,
@@ -40,9 +40,8 @@ macro_rules! keys {
     (@env) => { None };
 }
 
-/// A short token is warned of, not refused: it may be what the clients of an existing installation have.
 const TOKEN: Hidden = Hidden {
-    min: 1,
+    min: TOKEN_BYTES_MIN,
     // It stands in a header.
     graphic_only: true,
     // Nobody chose these.

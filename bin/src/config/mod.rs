@@ -26,11 +26,7 @@ pub use model::{Config, Durability, LogFilter, Mqtt, OnDeny, RetainFor, SecretsP
 pub use print::effective;
 pub use problem::{Place, Problem, Problems};
 
-use ciqadamq_core::Secret;
 use read::Reading;
-
-/// A token with fewer characters is warned of.
-const TOKEN_BYTES_GOOD: usize = ciqadamq_secrets::value::TOKEN_BYTES_GOOD;
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default)]
@@ -161,11 +157,6 @@ fn odd(reading: &Reading) -> Vec<String> {
         }
     };
     warn(config.auth.disabled, "auth.disabled: everybody may connect as superuser; for tests only");
-    let is_short = |token: &Option<Secret>| token.as_ref().is_some_and(|token| token.len() < TOKEN_BYTES_GOOD);
-    let short = [("api.token", &config.api.token), ("api.repl_token", &config.api.repl_token)];
-    for (key, _) in short.into_iter().filter(|(_, token)| is_short(token)) {
-        warn(true, &format!("{key} is short enough to be guessed; choose a random one (openssl rand -hex 32)"));
-    }
     for text in odd_secrets(reading) {
         warn(true, &text);
     }

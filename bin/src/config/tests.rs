@@ -267,11 +267,19 @@ fn only_one_plugin_can_subscribe_clients() {
 }
 
 #[test]
-fn a_short_token_is_warned_of() {
-    let warned = |token: &str| {
-        odd(&read(&format!("[api]\ntoken = \"{token}\"\n"), &[])).iter().any(|w| w.contains("api.token is short"))
-    };
-    assert!(warned("short") && !warned("0f8a-0f8a-0f8a-0f8a"));
+fn a_token_that_could_be_guessed_is_refused_wherever_it_stands() {
+    for key in ["token", "repl_token"] {
+        let file = |token: &str| format!("[api]\n{key} = \"{token}\"\n");
+        let text = problem(&file("0f8a-0f8a-0f8a-"));
+        assert!(
+            text.starts_with(&format!("c.toml:2:1: api.{key}: has 15 characters, needs at least 16; choose")),
+            "{text}"
+        );
+        assert!(!text.contains("0f8a"), "{text}");
+        good(&file("0f8a-0f8a-0f8a-0"), &[]);
+    }
+    let text = problems("", &[("API_TOKEN", "short")]).join("\n");
+    assert!(text.contains("API_TOKEN") && text.contains("at least 16"), "{text}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use rand::TryRngCore;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::tokens::{TOKEN_BYTES_MAX, TokenError, check_token};
+use crate::tokens::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, check_token};
 
 /// Random bytes in a token that is made here: nobody guesses 256 bits.
 const TOKEN_RANDOM_BYTES: usize = 32;
@@ -97,7 +97,8 @@ fn load(path: &Path) -> Result<Option<Secret>, TokenFileError> {
     file.take(room).read_to_end(&mut bytes).map_err(|e| io_error(path, "cannot be read", e))?;
     let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let token = token.strip_suffix(b"\r").unwrap_or(token);
-    check_token(token).map_err(|reason| TokenFileError::Content { path: path.into(), reason })?;
+    let is_long = |()| if token.len() < TOKEN_BYTES_MIN { Err(TokenError::TooShort) } else { Ok(()) };
+    check_token(token).and_then(is_long).map_err(|reason| TokenFileError::Content { path: path.into(), reason })?;
     Ok(Some(Secret::new(token)))
 }
 
@@ -185,23 +186,24 @@ mod tests {
     }
 
     #[test]
-    fn a_newline_at_the_end_is_tolerated_and_garbage_is_not() {
+    fn a_newline_at_the_end_is_tolerated_and_what_is_garbage_or_short_is_not() {
         let dir = tempfile::tempdir().unwrap();
         for (content, good) in [
-            ("tok\n", true),
-            ("tok\r\n", true),
-            ("tok", true),
+            ("tok-0123456789ab\n", true),
+            ("tok-0123456789ab\r\n", true),
+            ("tok-0123456789ab", true),
+            ("tok-0123456789a\n", false),
             ("", false),
             ("\n", false),
-            ("a b", false),
-            ("a\nb\n", false),
+            ("tok 0123456789abc", false),
+            ("tok\n0123456789abc\n", false),
         ] {
             let path = dir.path().join("t");
             let _ = fs::remove_file(&path); // the first round has none
             write_draft(&path, "").unwrap();
             fs::write(&path, content).unwrap();
             let read = load_or_create_token_file(&path);
-            assert_eq!(read.as_ref().ok().map(text), good.then(|| "tok".to_owned()), "{content:?}");
+            assert_eq!(read.as_ref().ok().map(text), good.then(|| "tok-0123456789ab".to_owned()), "{content:?}");
         }
         assert!(matches!(
             load_or_create_token_file(dir.path()),

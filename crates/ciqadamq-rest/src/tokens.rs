@@ -10,6 +10,8 @@ use thiserror::Error;
 
 /// Longest token in bytes.
 pub const TOKEN_BYTES_MAX: usize = 4096;
+/// Shortest token in a file, in bytes; one that comes with the configuration was judged there.
+pub(crate) const TOKEN_BYTES_MIN: usize = 16;
 
 /// Which of the two credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub enum TokenError {
     /// nothing in it
     #[error("the token is empty; set one, or leave it out to have one made")]
     Empty,
+    /// easily guessed
+    #[error("the token has fewer than {TOKEN_BYTES_MIN} characters")]
+    TooShort,
     /// longer than a header should be
     #[error("the token has more than {TOKEN_BYTES_MAX} bytes")]
     TooLong,

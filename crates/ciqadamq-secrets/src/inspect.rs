@@ -28,14 +28,9 @@ pub enum State {
     Usable {
         /// its version, if the source counts them
         version: Option<String>,
-        /// it is short enough to be guessed
-        short: bool,
     },
     /// the configured value is in force
-    Configured {
-        /// it is short enough to be guessed
-        short: bool,
-    },
+    Configured,
     /// the source failed; a start would go on with the configured value
     Substitute(ReadError),
     /// there is none
@@ -51,14 +46,9 @@ pub async fn inspect(setup: &Setup) -> Result<Vec<Finding>, prometheus::Error> {
         let configured = setup.configured.get(name).cloned();
         // No time for a second try.
         let state = match resolve(setup.source.as_ref(), name, configured, Duration::ZERO, &metrics).await {
-            Resolved::Value(secret, origin) => {
-                let short = name != SecretName::Pepper && secret.len() < crate::value::TOKEN_BYTES_GOOD;
-                match origin {
-                    Origin::Source { version } => State::Usable { version, short },
-                    Origin::Configured => State::Configured { short },
-                    Origin::Substitute(error) => State::Substitute(error),
-                }
-            }
+            Resolved::Value(_, Origin::Source { version }) => State::Usable { version },
+            Resolved::Value(_, Origin::Configured) => State::Configured,
+            Resolved::Value(_, Origin::Substitute(error)) => State::Substitute(error),
             Resolved::Absent => State::Absent,
             Resolved::Unknown(error) => State::Failed(error),
         };

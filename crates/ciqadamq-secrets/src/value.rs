@@ -10,8 +10,8 @@ use thiserror::Error;
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// Shortest pepper in bytes.
 pub const PEPPER_BYTES_MIN: usize = 16;
-/// A token with fewer characters is warned of.
-pub const TOKEN_BYTES_GOOD: usize = 16;
+/// Shortest token in bytes.
+pub const TOKEN_BYTES_MIN: usize = 16;
 
 /// Tokens that nobody chose: they were copied from an example. In lower case.
 pub const TOKEN_PLACEHOLDERS: &[&str] = &[
@@ -46,9 +46,9 @@ pub enum BadValue {
     /// more than [`VALUE_BYTES_MAX`] bytes
     #[error("the value is longer than {VALUE_BYTES_MAX} bytes")]
     TooLong,
-    /// fewer than [`PEPPER_BYTES_MIN`] bytes
-    #[error("the value has fewer than {PEPPER_BYTES_MIN} characters")]
-    TooShort,
+    /// fewer bytes than it takes that nobody guesses it
+    #[error("the value has fewer than {0} characters")]
+    TooShort(usize),
     /// would not survive in a header
     #[error("the value has a space or a character that is not printable ASCII")]
     Characters,
@@ -99,11 +99,14 @@ pub fn check(name: SecretName, raw: &[u8]) -> Result<Secret, BadValue> {
     }
     match name {
         SecretName::Pepper if text.chars().any(char::is_control) || text != trimmed => Err(BadValue::Text),
-        SecretName::Pepper if text.len() < PEPPER_BYTES_MIN => Err(BadValue::TooShort),
+        SecretName::Pepper if text.len() < PEPPER_BYTES_MIN => Err(BadValue::TooShort(PEPPER_BYTES_MIN)),
         SecretName::Pepper => Ok(Secret::new(value)),
         // A token stands in a header.
         SecretName::ApiToken | SecretName::ReplToken if !value.iter().all(u8::is_ascii_graphic) => {
             Err(BadValue::Characters)
+        }
+        SecretName::ApiToken | SecretName::ReplToken if text.len() < TOKEN_BYTES_MIN => {
+            Err(BadValue::TooShort(TOKEN_BYTES_MIN))
         }
         SecretName::ApiToken | SecretName::ReplToken => Ok(Secret::new(value)),
     }
@@ -149,11 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_fits_into_a_header_and_a_pepper_is_long() {
+    fn a_token_fits_into_a_header_and_neither_it_nor_a_pepper_is_short() {
         for bad in ["two words", "a\nb", "é", "tab\t"] {
             assert_eq!(check(ApiToken, bad.as_bytes()).unwrap_err(), BadValue::Characters, "{bad:?}");
         }
-        assert_eq!(check(Pepper, b"short").unwrap_err(), BadValue::TooShort);
+        for name in [ApiToken, Pepper, ReplToken] {
+            assert_eq!(check(name, b"0f8a-0f8a-0f8a-\n").unwrap_err(), BadValue::TooShort(16), "{name}");
+            assert_eq!(check(name, b"0f8a-0f8a-0f8a-0\n").unwrap().len(), 16, "{name}");
+        }
         assert_eq!(check(Pepper, b" 0123456789abcdef0").unwrap_err(), BadValue::Text);
         assert_eq!(check(Pepper, b"a pepper may have spaces").unwrap().expose(), b"a pepper may have spaces");
         assert_eq!(check(ReplToken, &[b'x'; 4096]).unwrap().len(), 4096);
@@ -171,7 +177,7 @@ mod tests {
         #[test]
         fn what_is_accepted_can_be_used(raw in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(token) = check(ApiToken, &raw) {
-                prop_assert!(!token.is_empty() && token.expose().iter().all(u8::is_ascii_graphic));
+                prop_assert!(token.len() >= TOKEN_BYTES_MIN && token.expose().iter().all(u8::is_ascii_graphic));
             }
             if let Ok(pepper) = check(Pepper, &raw) {
                 prop_assert!(pepper.len() >= PEPPER_BYTES_MIN);
