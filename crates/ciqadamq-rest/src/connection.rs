@@ -36,7 +36,8 @@ use tokio::time::Sleep;
 use crate::brake::network;
 use crate::config::RestConfig;
 
-/// Longest request head, and the read buffer of a connection.
+/// Longest request head, and the read buffer of a connection. The buffer alone bounds a head only at twice as much: a head
+/// that is complete with the next read passes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Pause after `accept` failed for want of a resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -188,6 +189,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
+        .max_header_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(wire), watched);
     let mut connection = std::pin::pin!(connection);
     let outcome = tokio::select! {

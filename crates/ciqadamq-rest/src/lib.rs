@@ -8,9 +8,9 @@
 //! `routes`, checks the token, and only then lets a handler read the body (`body`, `json`: strict, bounded). The
 //! handler answers with a `reply` or an `error`; both have one shape, which the OpenAPI document is made from too.
 //!
-//! **Bounds.** Connections (`max_connections`; one request each, HTTP/1 only), head 64 KiB, body `body_bytes_max`, time
-//! for the head, the body, the answer, and for a client that does not read; 1,024 user changes under way; 1,000 users
-//! or sessions on a page, and lists without a limit are streamed.
+//! **Bounds.** Connections (`max_connections`; one request each, HTTP/1 only), head 64 KiB and 100 headers, body
+//! `body_bytes_max`, time for the head, the body, the answer, and for a client that does not read; 1,024 user changes under
+//! way; 1,000 users or sessions on a page, and lists without a limit are streamed.
 //!
 //! **What is deliberately absent.** No token in a query or a cookie, no CORS, no HTTP/2, no TLS (a proxy does it), no
 //! path without a token but `/health`, `/ready` and what the configuration opens, no plain password or token in any log.

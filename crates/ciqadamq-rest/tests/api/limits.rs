@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::fakes::{FakeNode, Writes};
-use crate::support::{Parts, TOKEN, config, connect, eventually, read_one, read_to_close, start, start_with};
+use crate::support::{Parts, TOKEN, config, connect, eventually, exchange, read_one, read_to_close, start, start_with};
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
 
@@ -43,6 +43,40 @@ async fn silent_and_dawdling_connections_are_closed() {
     assert!(read_to_close(&mut idle).await.is_empty(), "an idle connection is closed, too");
     eventually("all places are free again", || async { api.metric("ciqadamq_rest_connections").await == Some(1.0) })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_bounded_to_the_byte_and_in_the_number_of_its_headers() {
+    let api = start().await;
+    let head = |headers: &str| format!("GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+    let long = |bytes: usize| head(&format!("fill: {}\r\n", "y".repeat(bytes - head("fill: \r\n").len())));
+    for (bytes, status) in [(1_000, 200), (65_536, 200), (65_537, 431), (100_000, 431), (1 << 20, 431)] {
+        let request = long(bytes);
+        assert_eq!(request.len(), bytes);
+        assert_eq!(exchange(api.addr, request.as_bytes()).await.status, status, "{bytes} bytes");
+    }
+    for (headers, status) in [(98, 200), (99, 431)] {
+        assert_eq!(
+            exchange(api.addr, head(&"fill: y\r\n".repeat(headers)).as_bytes()).await.status,
+            status,
+            "{headers} more"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_drips_is_cut_without_an_answer() {
+    let api = start_with(RestConfig { header_timeout: Duration::from_millis(300), ..config() }, None).await;
+    let (mut reader, mut writer) = connect(api.addr).await.into_split();
+    let begun = Instant::now();
+    let dripping = tokio::spawn(async move {
+        while writer.write_all(b"y").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert_eq!(read_to_close(&mut reader).await, b"");
+    assert!(begun.elapsed() < Duration::from_secs(5), "each byte gave it more time");
+    dripping.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
