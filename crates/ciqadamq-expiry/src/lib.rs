@@ -8,7 +8,8 @@
 //!   waits in the queue of an offline session is freed once it is older than the cap, without anybody reconnecting.
 //!
 //! And one thing too much: the engine gives a Retained Message without an interval the default of a message on its way.
-//! Here it has no end (see [`fitter`]).
+//! Here it has no end. What else the engine keeps for another time than the standard says is put right in the same place: how
+//! long a connection may be silent, and that no DISCONNECT makes a session stay (see [`fitter`]).
 //!
 //! The queue belongs to the session's own task, and can only be popped and pushed. So the sweep never takes apart a
 //! queue that may still hold something: it empties one in which nothing arrived for a whole cap, where everything has

@@ -13,7 +13,7 @@ use rmqtt::macros::Plugin;
 use rmqtt::plugin::{DynPlugin, DynPluginResult, Plugin};
 use tracing::{debug, info, warn};
 
-use crate::fitter::RetainedWithoutEnd;
+use crate::fitter::AsTheStandardSays;
 use crate::hooks;
 use crate::sweep::Offline;
 
@@ -60,7 +60,7 @@ impl Plugin for ExpiryPlugin {
         {
             let mut fitters = self.scx.extends.fitter_mgr_mut().await;
             let inner = std::mem::replace(&mut *fitters, Box::new(rmqtt::fitter::DefaultFitterManager));
-            *fitters = Box::new(RetainedWithoutEnd(inner));
+            *fitters = Box::new(AsTheStandardSays(inner));
         }
         let offline = self.offline.clone();
         let every = (Duration::from_secs(self.cap_secs.get().into()) / 4).min(SWEEP_EVERY_MAX);

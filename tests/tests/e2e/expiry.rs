@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ciqadamq_tests::mqtt::{Publish, id};
+use ciqadamq_tests::mqtt::{Connect, Properties, Publish, id};
 use ciqadamq_tests::{Broker, BrokerOptions, Version};
 
 const LIMIT: u32 = 4;
@@ -98,6 +98,30 @@ fn a_session_expires_when_it_said_so() {
         let (_, connack) = broker.connect(&account.connect(version, client_id).persistent(60)).accepted();
         assert!(!connack.session_present, "{client_id}");
     }
+}
+
+#[test]
+fn a_session_that_ends_with_its_connection_does_so_whatever_its_disconnect_says() {
+    let broker = Broker::start_default();
+    let ua = broker.user("ua");
+    let goodbye = |connect: &Connect, secs: u32| {
+        let (mut client, _) = broker.connect(connect).accepted();
+        client.subscribe(&["chat/ua/#"]);
+        client.disconnect_with(0, &Properties::new().int(id::SESSION_EXPIRY, secs));
+    };
+    let (ending, staying) = (ua.connect(Version::V5, "ending"), ua.connect(Version::V5, "staying").persistent(1));
+    for secs in [600, u32::MAX] {
+        goodbye(&ending, secs);
+        broker.rest.wait_gone("ending");
+    }
+    let (_, connack) = broker.connect(&ua.connect(Version::V5, "ending").persistent(60)).accepted();
+    assert!(!connack.session_present);
+    // One that was to stay may be told to stay for longer.
+    goodbye(&staying, 600);
+    broker.rest.wait_offline("staying");
+    sleep(Duration::from_millis(2_100));
+    let (_, connack) = broker.connect(&staying).accepted();
+    assert!(connack.session_present);
 }
 
 #[test]
