@@ -38,7 +38,9 @@ pub struct Keeper {
     principals: Arc<Principals>,
     ledger: Mutex<Ledger>,
     work: Mutex<Work>,
-    wake: Notify,
+    /// told when there is something to clear, and when there is somebody to recount
+    to_clear: Notify,
+    to_recount: Notify,
     /// Read by whoever retains a message, written while one is cleared because its user was deleted.
     order: RwLock<()>,
     owned: IntGauge,
@@ -75,7 +77,8 @@ impl Keeper {
             principals,
             ledger: Mutex::default(),
             work: Mutex::default(),
-            wake: Notify::new(),
+            to_clear: Notify::new(),
+            to_recount: Notify::new(),
             order: RwLock::new(()),
             owned,
             cleared,
@@ -105,34 +108,39 @@ impl Keeper {
         Ok(())
     }
 
-    /// Does the work in the background, for ever.
+    /// Does the work in the background, for ever. Whoever is at the bound holds nothing up that is to be cleared.
     pub(crate) async fn run(self: Arc<Self>, store: Inner) {
+        tokio::join!(self.clear_all(&store), self.recount_all(&store));
+    }
+
+    async fn clear_all(&self, store: &Inner) {
         loop {
-            self.wake.notified().await;
-            let Work { clear, recount } = std::mem::take(&mut *self.work.lock());
+            self.to_clear.notified().await;
+            let clear = std::mem::take(&mut self.work.lock().clear);
             let mut failed = Vec::new();
             for (topic, user) in clear {
-                if let Err(error) = self.clear(&store, &topic, &user).await {
+                if let Err(error) = self.clear(store, &topic, &user).await {
                     warn!(topic, %error, "a deleted user's retained message could not be cleared yet");
                     failed.push((topic, user));
                 }
             }
-            let again = !failed.is_empty() || !recount.is_empty();
-            for user in recount {
-                self.recount(&store, &user).await;
-            }
-            if again {
-                self.later(failed);
+            if !failed.is_empty() {
+                // After what is to be done meanwhile.
+                self.work.lock().clear.extend(failed);
+                self.to_clear.notify_one();
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 
-    /// Takes up again what failed, after what is to be done meanwhile.
-    fn later(&self, failed: Vec<(String, String)>) {
-        if !failed.is_empty() {
-            self.work.lock().clear.extend(failed);
-            self.wake.notify_one();
+    async fn recount_all(&self, store: &Inner) {
+        loop {
+            self.to_recount.notified().await;
+            let recount = std::mem::take(&mut self.work.lock().recount);
+            for user in recount {
+                self.recount(store, &user).await;
+            }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -141,7 +149,7 @@ impl Keeper {
         // A superuser's messages stay.
         if !by.subject().superuser && self.directory.get(&by.username).is_ok_and(|user| user.is_none()) {
             self.work.lock().clear.push((topic.into(), by.username.clone()));
-            self.wake.notify_one();
+            self.to_clear.notify_one();
         }
     }
 
@@ -175,7 +183,7 @@ impl RetainedQuota for Keeper {
     fn has_place(&self, username: &str, topic: &str) -> bool {
         let has_place = self.ledger.lock().has_place(username, topic, self.max_per_user);
         if !has_place && self.work.lock().recount.insert(username.into()) {
-            self.wake.notify_one();
+            self.to_recount.notify_one();
         }
         has_place
     }
@@ -195,7 +203,7 @@ impl UserObserver for Keeper {
         };
         if !topics.is_empty() {
             self.work.lock().clear.extend(topics.into_iter().map(|topic| (topic, username.into())));
-            self.wake.notify_one();
+            self.to_clear.notify_one();
         }
     }
 }

@@ -177,3 +177,27 @@ async fn a_message_that_cannot_be_cleared_is_tried_again() {
     setting.deletion("ua")();
     setting.wait_until_there_are(0).await;
 }
+
+#[tokio::test]
+async fn a_user_at_the_bound_does_not_hold_up_what_becomes_of_a_deleted_one() {
+    let setting = setting();
+    setting.add("ua", false);
+    setting.add("ub", false);
+    for n in 0..10 {
+        setting.retain(&format!("u{n}"), "ub").await;
+    }
+    setting.retain("t", "ua").await;
+    assert!(!setting.keeper.has_place("ub", "one more"));
+    // Its messages are being counted again, and that is not done again for a while.
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while !setting.keeper.work.lock().recount.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("nobody counts");
+    let since = std::time::Instant::now();
+    setting.deletion("ua")();
+    setting.wait_until_there_are(10).await;
+    assert!(since.elapsed() < PAUSE / 2, "{:?}", since.elapsed());
+}
