@@ -24,17 +24,20 @@ use crate::metrics::AuthMetrics;
 use crate::ownership::Ownership;
 use crate::sessions::{ADMINISTRATIVE_ACTION, SHUTTING_DOWN, Sessions};
 
+/// How the engine's error begins for a packet that no client may send now: a second CONNECT, or one that only servers send.
+const UNEXPECTED: &str = "Received an unimplemented message";
+
 /// Longest pause after one packet. A session that is asked to stop while it waits, stops after it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Makes sessions with ears.
 pub(crate) struct Connections {
     inner: Box<dyn SessionManager>,
-    ownership: Arc<Ownership>,
     parts: Arc<Parts>,
 }
 
 struct Parts {
+    ownership: Arc<Ownership>,
     sessions: Arc<Sessions>,
     farewells: Arc<Farewells>,
     metrics: Arc<AuthMetrics>,
@@ -48,7 +51,7 @@ impl Connections {
         farewells: Arc<Farewells>,
         metrics: Arc<AuthMetrics>,
     ) -> Self {
-        Self { inner, ownership, parts: Arc::new(Parts { sessions, farewells, metrics }) }
+        Self { inner, parts: Arc::new(Parts { ownership, sessions, farewells, metrics }) }
     }
 }
 
@@ -77,7 +80,7 @@ impl SessionManager for Connections {
         last_id: Option<Id>,
     ) -> Result<Arc<dyn SessionLike>> {
         // A login that another plugin let in has none, and is neither slowed down nor counted.
-        let principal = self.ownership.expected(&id);
+        let principal = self.parts.ownership.expected(&id);
         let speaks_v5 = connected && conn_info.proto_ver() == MQTT_LEVEL_5;
         let inner = self
             .inner
@@ -125,6 +128,7 @@ fn last_word(reason: &Reason) -> Option<u8> {
         // Another connection of the same client; the engine would say "not authorized".
         Reason::ConnectKicked(false) => Some(0x8E),
         Reason::Error(text) if **text == *SHUTTING_DOWN => None,
+        Reason::Error(text) if text.starts_with(UNEXPECTED) => Some(0x82),
         Reason::Error(text) => Some(malformed(text).unwrap_or(0x80)),
         Reason::MqttError(MqttError::PublishAckReason(_, text)) if **text == *MALFORMED => Some(0x81),
         Reason::MqttError(MqttError::PublishAckReason(code, _)) => Some(match code {
@@ -275,8 +279,11 @@ impl SessionLike for Attended {
         self.inner.disconnect().await
     }
     async fn disconnected_set(&self, disconnect: Option<Disconnect>, reason: Option<Reason>) -> Result<()> {
-        if let (Some(_), Some(principal)) = (&disconnect, &self.principal) {
-            principal.leave();
+        if disconnect.is_some() {
+            if let Some(principal) = &self.principal {
+                principal.leave();
+            }
+            self.parts.ownership.left(self.inner.id());
         }
         self.inner.disconnected_set(disconnect, reason).await
     }
@@ -311,6 +318,7 @@ mod tests {
             (Reason::from(DecodeError::MalformedPacket.to_string()), Some(0x81)),
             (Reason::from(DecodeError::MaxSizeExceeded { size: 2, max: 1 }.to_string()), Some(0x95)),
             (Reason::from(DecodeError::InvalidTopicName.to_string()), Some(0x90)),
+            (Reason::from("Received an unimplemented message, V5(Connect(..))"), Some(0x82)),
             (Reason::from_static("something else"), Some(0x80)),
         ] {
             assert_eq!(last_word(&reason), word, "{reason:?}");

@@ -3,11 +3,11 @@
 //! The first line is the verdict on the CONNECT. Between that verdict and the moment the engine takes the session over,
 //! another user may have connected with the same client id. The engine does the take-over under a lock per client id;
 //! this wrapper asks again under that lock, when nothing can change any more, and refuses to hand over a session that
-//! belongs to somebody else. The engine then answers "server unavailable" (v3 3, v5 0x88), and the session stays as it
-//! was; the loser's next try gets the definite answer.
+//! belongs to somebody else, and says so to the client, for the engine would answer "server unavailable". The session stays
+//! as it was.
 //!
 //! It is also where a session passes from one connection to the next without losing or reordering what waits for it, see
-//! [`crate::handover`].
+//! [`crate::handover`], and where a new subscription gets the Retained Messages that are due to it, see [`crate::asked`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use rmqtt::types::*;
 use rmqtt::utils::timestamp_millis;
 use tracing::debug;
 
+use crate::asked;
 use crate::handover::{Handovers, OpenHandover, Waiting, divert, forward};
 use crate::ownership::{Claim, GUARD_MARK, Ownership};
 use crate::passing::Passing;
@@ -133,7 +134,10 @@ impl GuardedEntry {
                 self.replace(true).await?;
                 Ok(OfflineSession::NotExist)
             }
-            Claim::Foreign => Err(anyhow!("the client id belongs to another user's session")),
+            Claim::Foreign => {
+                self.ownership.not_yours(&self.inner.id()).await;
+                Err(anyhow!("the client id belongs to another user's session"))
+            }
         }
     }
 
@@ -273,6 +277,7 @@ impl Entry for GuardedEntry {
         self.inner.unsubscribe(unsubscribe).await
     }
     async fn publish(&self, from: From, p: Publish) -> std::result::Result<(), (From, Publish, Reason)> {
+        let Some(p) = asked::addressed(|| self.inner.session(), p).await else { return Ok(()) };
         let _passing = self.passing.begin();
         self.inner.publish(from, p).await
     }
@@ -326,8 +331,10 @@ impl Shared for Guarded {
         &self,
         msg_id: Option<MsgID>,
         from: From,
-        publish: Publish,
+        mut publish: Publish,
     ) -> std::result::Result<ForwardedCount, (ForwardedCount, Vec<(To, From, Publish, Reason)>)> {
+        // The engine has no other place for the Subscription Identifiers of those who get it, and a 3.1.1 client sends none.
+        publish.properties.get_or_insert_default();
         let metrics = &self.ownership.metrics;
         metrics.received.inc();
         let _passing = self.passing.begin();
@@ -428,7 +435,7 @@ impl Shared for Guarded {
         topic_filter: &TopicFilter,
         cb: Arc<dyn RetainLoadCallback>,
     ) -> Result<Vec<(NodeId, MsgID)>> {
-        self.inner.retain_load_with(topic_filter, cb).await
+        asked::with(topic_filter.clone(), self.inner.retain_load_with(topic_filter, cb)).await
     }
     async fn retain_set_broadcast(
         &self,

@@ -9,6 +9,7 @@
 //! withdrawn at once, which refuses everything its session still tries; the session is then ended in the background,
 //! online or offline, without its Will.
 
+mod asked;
 mod brake;
 mod config;
 mod connection;

@@ -34,8 +34,11 @@ const LET_IN_MAX: Duration = Duration::from_secs(10);
 const END_RETRY: Duration = Duration::from_secs(1);
 /// Sessions ended at the same time; each may wait up to five seconds for a stuck client.
 const ENDING_AT_ONCE: usize = 64;
-/// Reason code of MQTT 5.0 §3.2.2.2.
+/// Reason codes of MQTT 5.0 §3.2.2.2.
 const QUOTA_EXCEEDED: u8 = 0x97;
+const NOT_AUTHORIZED: u8 = 0x87;
+/// Return code of MQTT 3.1.1 §3.2.2.3.
+const V3_NOT_AUTHORIZED: u8 = 5;
 /// How long a client id is waited for whose session ends with its connection, which is still open: a goodbye that was
 /// sent before this CONNECT may be read after it.
 const GOODBYE_WAIT: Duration = Duration::from_millis(100);
@@ -214,6 +217,13 @@ impl Ownership {
         self.judging.get(client).is_some_and(|judged| judged.counts())
     }
 
+    /// A client said DISCONNECT: it is not on its way in any more, and its socket is looked after like any without a session.
+    pub(crate) fn left(&self, id: &Id) {
+        if let Some(client) = id.remote_addr {
+            self.judging.remove(&client);
+        }
+    }
+
     /// Answers a CONNECT in the engine's place, which is about to refuse it.
     pub(crate) async fn answer(&self, id: &Id, word: Word) {
         if let Some(connection) = self.sessions.connection(id) {
@@ -371,6 +381,17 @@ impl Ownership {
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// Tells a login whose client id turned out to be somebody else's. One that another node let in is not heard here.
+    pub(crate) async fn not_yours(&self, id: &Id) {
+        let is_v5 = self.pending.get(&tag_of(id)).map(|pending| pending.is_v5);
+        let word = match is_v5 {
+            Some(true) => Word::Connack5(NOT_AUTHORIZED),
+            Some(false) => Word::Connack3(V3_NOT_AUTHORIZED),
+            None => return,
+        };
+        self.answer(id, word).await;
     }
 
     fn sessions_max(&self, principal: &Principal) -> usize {

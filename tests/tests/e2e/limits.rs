@@ -269,6 +269,10 @@ fn a_connection_that_ends_is_told_why() {
         let mut odd = client("odd");
         odd.send(&[0xF0, 0x01, 0x00]);
         assert!(matches!(odd.expect_closed(), Some(0x80..=0x82)), "{link:?}");
+        // A CONNECT where none is due.
+        let mut twice = client("twice");
+        twice.send(&ua.connect(Version::V5, "twice").encode());
+        assert_eq!(twice.expect_closed(), Some(0x82), "{link:?}");
         // What may not be published.
         let mut sender = client("sender");
         sender.send_publish(&Publish::new("chat/ub/x", "forged", 1));

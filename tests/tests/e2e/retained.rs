@@ -1,7 +1,7 @@
 //! Whose Retained Messages there are, and what becomes of them.
 
-use ciqadamq_tests::mqtt::Publish;
-use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Outcome, Version, eventually};
+use ciqadamq_tests::mqtt::{Event, Properties, Publish, Value, id, kind, packet, text};
+use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Outcome, Version, WAIT, eventually};
 use serde_json::json;
 
 fn retain(client: &mut Client, topic: &str, text: &str) -> Outcome {
@@ -86,4 +86,75 @@ fn the_retain_flag_may_be_for_superusers_only() {
     retain(&mut broker.client(&root, Version::V5, "root"), "news", "root's");
     wait_for(&broker, &root, &[("news", "root's")]);
     assert_eq!(broker.rest.metric("ciqadamq_acl_publish_refused_total", &["retain_not_allowed"]), 4.0);
+}
+
+/// SUBSCRIBE with a Subscription Identifier.
+fn subscribe_as(client: &mut Client, filter: &str, number: u32) {
+    let packet_id = client.packet_id().to_be_bytes();
+    let properties = Properties::new().with(id::SUBSCRIPTION_IDENTIFIER, Value::Varint(number));
+    client.send(&packet(kind::SUBSCRIBE, 2, &[&packet_id[..], &properties.encode(), &text(filter), &[1]].concat()));
+}
+
+#[test]
+fn a_retained_message_is_for_the_subscription_that_asked_for_it_and_never_for_a_shared_one() {
+    let broker = Broker::start_default();
+    let root = broker.superuser("root");
+    let ua = broker.user("ua");
+    let mut backend = broker.client(&root, Version::V5, "root");
+    for name in ["x", "y"] {
+        retain(&mut backend, &format!("chat/ua/{name}"), "kept");
+    }
+    // From a publisher without properties, too.
+    let mut old = broker.client(&root, Version::V311, "old");
+    retain(&mut old, "chat/ua/z", "kept");
+    for version in Version::COMMON {
+        let mut member = broker.client(&ua, version, "member");
+        member.subscribe(&["$share/g/chat/ua/#", "chat/ua/end"]);
+        // Not with another subscription either, but for what is that one's.
+        member.subscribe(&["chat/ua/y"]);
+        member.expect("chat/ua/y", "kept");
+        backend.publish_ok("chat/ua/x", "now", 1);
+        member.expect("chat/ua/x", "now");
+        backend.publish_ok("chat/ua/end", "end", 1);
+        let others = member.until("chat/ua/end", "end");
+        assert!(others.is_empty(), "{version:?}: {others:?}");
+        member.disconnect();
+    }
+    let filters: [(&str, u32, &[&str]); 3] =
+        [("chat/ua/x", 7, &["x"]), ("chat/ua/+", 300, &["x", "y", "z"]), ("+/ua/z", 9, &["z"])];
+    for connect in [ua.connect(Version::V5, "phone"), ua.connect(Version::V5, "phone").persistent(60)] {
+        let (mut phone, _) = broker.connect(&connect).accepted();
+        for (filter, number, expected) in filters {
+            subscribe_as(&mut phone, filter, number);
+            let mut names: Vec<String> = Vec::new();
+            while names.len() < expected.len() {
+                match phone.message_within(WAIT) {
+                    Ok(message) => {
+                        let told = message.properties.number(id::SUBSCRIPTION_IDENTIFIER);
+                        assert_eq!(told, Some(number), "{filter}: {message:?}");
+                        names.push(message.topic.replace("chat/ua/", ""));
+                    }
+                    // The SUBACK comes before or after them.
+                    Err(Event::Packet(_)) => {}
+                    Err(other) => panic!("{filter}: {other:?}"),
+                }
+            }
+            names.sort();
+            assert_eq!(names, expected, "{filter}");
+        }
+        for publisher in [&mut backend, &mut old] {
+            publisher.publish_ok("chat/ua/w", "now", 1);
+            let message = loop {
+                match phone.message_within(WAIT) {
+                    Ok(message) => break message,
+                    // The last SUBACK.
+                    Err(Event::Packet(_)) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+            };
+            let told = message.properties.number(id::SUBSCRIPTION_IDENTIFIER);
+            assert_eq!((message.topic.as_str(), told), ("chat/ua/w", Some(300)));
+        }
+        phone.disconnect();
+    }
 }

@@ -382,9 +382,11 @@ fn two_users_who_want_one_client_id_never_share_a_session() {
     let root = broker.superuser("root");
     let accounts = [broker.user("ua"), broker.user("ub")];
     let won = [AtomicU32::new(0), AtomicU32::new(0)];
+    // Told what is the matter, and told to try again.
+    let refused = [AtomicU32::new(0), AtomicU32::new(0)];
     thread::scope(|scope| {
         for team in 0..TEAMS {
-            let (broker, accounts, won, root) = (&broker, &accounts, &won, &root);
+            let (broker, accounts, won, refused, root) = (&broker, &accounts, &won, &refused, &root);
             scope.spawn(move || {
                 let mut backend = broker.client(root, Version::V5, &format!("root{team}"));
                 for round in 0..PAIRS / TEAMS {
@@ -406,6 +408,9 @@ fn two_users_who_want_one_client_id_never_share_a_session() {
                     let answers: Vec<Answer> = sockets.into_iter().map(|(client, _)| client.connack()).collect();
                     assert!(answers.iter().filter(|a| a.is_accepted()).count() <= 1, "{id}: both are in");
                     for (at, answer) in answers.into_iter().enumerate() {
+                        if let Answer::Refused(code) = &answer {
+                            refused[usize::from(*code != version.pick(0x87, 5))].fetch_add(1, Ordering::Relaxed);
+                        }
                         let Answer::Accepted(mut client, connack) = answer else { continue };
                         won[at].fetch_add(1, Ordering::Relaxed);
                         assert!(!connack.session_present, "{id}");
@@ -432,11 +437,14 @@ fn two_users_who_want_one_client_id_never_share_a_session() {
             });
         }
     });
-    let won = won.map(AtomicU32::into_inner);
+    let [won, refused] = [won, refused].map(|counts| counts.map(AtomicU32::into_inner));
     let first_line = broker.rest.metric("ciqadamq_auth_logins_total", &["foreign_client_id"]);
     let second_line = broker.rest.metric("ciqadamq_auth_client_id_contested_total", &[]);
-    println!("won {won:?}, refused by the first line {first_line}, by the second {second_line}");
+    println!(
+        "won {won:?}, refused by the first line {first_line}, by the second {second_line}; told why or not {refused:?}"
+    );
     assert!(won[0] + won[1] > PAIRS * 9 / 10, "hardly anybody gets in: {won:?}");
     assert!(first_line > 0.0, "the first line of defence did nothing");
     assert!(second_line > 0.0, "the second line of defence did nothing");
+    assert!(f64::from(refused[1]) < second_line / 2.0, "the second line does not say why: {refused:?}");
 }
