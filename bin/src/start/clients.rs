@@ -46,6 +46,7 @@ impl Node<'_> {
             }
         }
         if let Some(cluster) = &self.cluster {
+            self.unless_lost(cluster.catch_up_retained()).await?;
             cluster.serve();
         }
         let gate = gate.zip(upstream).map(|(gate, upstream)| gate.serve(upstream));

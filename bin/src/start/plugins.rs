@@ -50,6 +50,9 @@ impl Node<'_> {
         if let (Some(cluster), Some(keeper)) = (&self.cluster, &session_keeper) {
             cluster.set_arrivals(keeper.clone());
             cluster.set_moves(keeper.clone(), strays(keeper));
+            if let Some(retained) = keeper.retained() {
+                cluster.set_retained(retained);
+            }
         }
         Ok(Plugins { auth, session_keeper })
     }

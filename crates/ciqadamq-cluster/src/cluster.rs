@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Arrivals, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RemoteOwners, Secret,
-    ServiceError, SessionControl, SessionQuery,
+    Arrivals, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RemoteOwners, RetainedCopies,
+    Secret, ServiceError, SessionControl, SessionQuery,
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ use crate::heirs::Heirs;
 use crate::link::{Links, Receivers, door, keep_sending};
 use crate::liveness::{self, Liveness};
 use crate::metrics::ClusterMetrics;
+use crate::retained::PAGE;
 use crate::stale::Subscribed;
 use crate::takeover::Takeovers;
 use crate::unrouted::Unrouted;
@@ -87,6 +88,8 @@ pub struct Cluster {
     pub(crate) arrivals: OnceLock<Arc<dyn Arrivals>>,
     /// Who knows which sessions came here and left; none where nothing is kept on disk.
     moves: OnceLock<Arc<dyn Moves>>,
+    /// Who has the Retained Messages; nobody where another plugin keeps them.
+    pub(crate) retained: OnceLock<Arc<dyn RetainedCopies>>,
     /// Gives sessions that are on this node's disk and not in use to logins of other nodes.
     pub(crate) strays: OnceLock<GiveStray>,
     /// The plugin's own table of sessions.
@@ -120,6 +123,7 @@ impl Cluster {
             owners: OnceLock::new(),
             arrivals: OnceLock::new(),
             moves: OnceLock::new(),
+            retained: OnceLock::new(),
             strays: OnceLock::new(),
             engine: OnceLock::new(),
             state: Mutex::new(Verdict::Waits("starting".into())),
@@ -301,6 +305,10 @@ impl Cluster {
                 let turn = turn.map_err(|_| anyhow!("too many sessions' places are being taken back"))?;
                 self.reclaim(client_id.into(), turn)?;
                 Answer::Done
+            }
+            Ask::Retained { after } => {
+                let retained = self.retained.get().ok_or_else(|| anyhow!("this node is not ready"))?;
+                Answer::Retained(retained.page(&after, PAGE))
             }
             Ask::Taken { from, tag } => Answer::Taken(self.moves()?.has_taken(from, tag).await),
             Ask::Settled { client_id, tag } => {

@@ -13,6 +13,7 @@
 //! - [`arrival`], [`onward`], [`heirs`]: a publisher hears that its message was taken when it is where it stays, although a session may
 //!   be moving and a node may die meanwhile.
 //! - [`stale`]: nobody gets what a route has for a session that was there before.
+//! - [`retained`]: a node that was away has the Retained Messages of the others before it lets clients in.
 //! - [`sweep`]: routes and sessions that do not fit together any more.
 //! - [`unrouted`]: what the routing cluster does not know of for a while, the nodes tell each other directly.
 //! - [`sessions`]: the sessions of all nodes, for the API.
@@ -33,6 +34,7 @@ mod moves;
 mod onward;
 mod part;
 mod plugin;
+mod retained;
 mod router;
 mod sessions;
 mod stale;

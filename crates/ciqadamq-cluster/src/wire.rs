@@ -1,6 +1,6 @@
 //! What nodes say to each other about routing: calls of the internal service [`SERVICE`].
 
-use ciqadamq_core::{Lane, MoveTag, NodeId, SessionInfo, SessionQuery};
+use ciqadamq_core::{Lane, MoveTag, NodeId, RetainedCopy, SessionInfo, SessionQuery};
 use serde::{Deserialize, Serialize};
 
 use crate::unrouted::Subscription;
@@ -38,6 +38,11 @@ pub enum Ask {
         client_id: String,
         /// what it is called
         tag: MoveTag,
+    },
+    /// Which messages do you retain, or have cleared lately, behind this topic?
+    Retained {
+        /// the last one of the page before; empty: from the first one on
+        after: String,
     },
     /// May `candidate` start the cluster?
     Promise {
@@ -84,6 +89,8 @@ pub enum Answer {
     Unrouted(Vec<Subscription>),
     /// to [`Ask::Heirs`]: their client ids
     Heirs(Vec<String>),
+    /// to [`Ask::Retained`]: a page; empty behind the last one
+    Retained(Vec<RetainedCopy>),
     /// to [`Ask::Taken`]
     Taken(bool),
     /// to [`Ask::Promise`]

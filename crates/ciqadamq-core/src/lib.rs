@@ -76,7 +76,7 @@ pub use meter::{Meter, Rate};
 pub use moves::{MoveTag, Moves, OtherMoves};
 pub use owners::{LocalOwners, RemoteOwners};
 pub use principal::{Principal, Principals, TooManySessions};
-pub use retained::RetainedQuota;
+pub use retained::{RetainedCopies, RetainedCopy, RetainedQuota};
 pub use secret::Secret;
 pub use secrets::{LookedAgain, SecretName, SecretRefresh, SecretSource};
 pub use sessions::{HashError, PasswordHashing, SessionControl, SessionInfo, SessionQuery, Waiting};

@@ -1,4 +1,9 @@
-//! How many Retained Messages a user may leave behind.
+//! How many Retained Messages a user may leave behind, and how nodes come to have the same ones.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 /// Knows whose Retained Messages there are.
 pub trait RetainedQuota: Send + Sync {
@@ -7,4 +12,35 @@ pub trait RetainedQuota: Send + Sync {
     /// Asked on the way of a message, so it does not wait. Two messages that are asked about at the same moment may both
     /// get the last place.
     fn has_place(&self, username: &str, topic: &str) -> bool;
+}
+
+/// A Retained Message as one node tells another of it; or that there is none any more.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetainedCopy {
+    /// its Topic Name
+    pub topic: String,
+    /// when it was published, or cleared, in ms since 1970
+    pub created: i64,
+    /// when it goes, in ms since 1970; `i64::MAX` if never
+    pub expires_at: i64,
+    /// in the encoding of the stores; empty if it was cleared
+    pub message: Vec<u8>,
+}
+
+/// Without what is in it.
+impl fmt::Debug for RetainedCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RetainedCopy({} bytes)", self.message.len())
+    }
+}
+
+/// The Retained Messages of this node, for one that was away, and from there.
+#[async_trait]
+pub trait RetainedCopies: Send + Sync {
+    /// Those whose topics come behind `after` (from the first one on if that is empty), and those that were cleared lately: in order, so
+    /// many as take `bytes_max` bytes, but one at least. None if there are no more.
+    fn page(&self, after: &str, bytes_max: usize) -> Vec<RetainedCopy>;
+
+    /// Takes one over, unless this node has a newer one or knows that it was cleared later; whether it did. Fails if the disk does.
+    async fn take(&self, copy: RetainedCopy) -> Result<bool, String>;
 }

@@ -1,5 +1,6 @@
 //! The store as its users see it. No call here waits for the disk: what has to be waited for is a [`Commit`].
 
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -533,6 +534,14 @@ impl Store {
     pub fn retained(&self) -> Vec<(String, Millis)> {
         let core = self.inner.core.lock();
         core.state.retained.iter().map(|(topic, stored)| (topic.clone(), stored.expires_at)).collect()
+    }
+
+    /// The same, for those topics that come behind `after`, in order; not more than a few thousand.
+    pub fn retained_after(&self, after: &str) -> Vec<(String, Millis)> {
+        const MANY: usize = 4_096;
+        let core = self.inner.core.lock();
+        let behind = core.state.retained.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        behind.take(MANY).map(|(topic, stored)| (topic.clone(), stored.expires_at)).collect()
     }
 
     /// The bytes of a Retained Message. Reads from the disk.

@@ -1,7 +1,9 @@
 //! Whose Retained Messages there are, and what becomes of them.
 
+use std::time::Duration;
+
 use ciqadamq_tests::mqtt::{Event, Properties, Publish, Value, id, kind, packet, text};
-use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Outcome, Version, WAIT, eventually};
+use ciqadamq_tests::{Account, Broker, BrokerOptions, Client, Cluster, Outcome, Version, WAIT, eventually};
 use serde_json::json;
 
 fn retain(client: &mut Client, topic: &str, text: &str) -> Outcome {
@@ -156,5 +158,80 @@ fn a_retained_message_is_for_the_subscription_that_asked_for_it_and_never_for_a_
             assert_eq!((message.topic.as_str(), told), ("chat/ua/w", Some(300)));
         }
         phone.disconnect();
+    }
+}
+
+/// The same on a node of a cluster, which may take a subscription into account a moment after it has acknowledged it.
+fn retained_on(node: &Broker, root: &Account) -> Vec<(String, String)> {
+    let mut late = node.client(root, Version::V5, "late");
+    late.subscribe(&["#"]);
+    let messages = std::iter::from_fn(|| late.message_within(Duration::from_millis(500)).ok());
+    // What was published for somebody of the same name before may come, too.
+    let mut got: Vec<_> = messages.filter(|m| m.retain).map(|m| (m.topic.clone(), m.text())).collect();
+    late.disconnect();
+    got.sort();
+    got
+}
+
+fn of(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(topic, text)| ((*topic).to_owned(), (*text).to_owned())).collect()
+}
+
+#[track_caller]
+fn wait_on(node: &Broker, root: &Account, expected: &[(&str, &str)]) {
+    let expected = of(expected);
+    eventually(&format!("retained are {expected:?}"), || (retained_on(node, root) == expected).then_some(()));
+}
+
+#[test]
+fn a_node_that_was_away_has_what_is_retained_and_brings_nothing_back_that_was_cleared() {
+    let mut cluster = Cluster::start_default();
+    let root = cluster[1].superuser("root");
+    let mut publisher = cluster[1].client(&root, Version::V5, "backend");
+    let before = [("again", "old"), ("changed", "old"), ("cleared", "private"), ("kept", "as it was")];
+    for (topic, text) in before {
+        retain(&mut publisher, topic, text);
+    }
+    wait_on(&cluster[3], &root, &before);
+    cluster.kill(3);
+    for (topic, text) in [("changed", "new"), ("cleared", ""), ("again", ""), ("again", "new"), ("further", "new")] {
+        retain(&mut publisher, topic, text);
+    }
+    cluster[3].spawn();
+    cluster.wait_ready();
+    let after = of(&[("again", "new"), ("changed", "new"), ("further", "new"), ("kept", "as it was")]);
+    assert_eq!(retained_on(&cluster[3], &root), after, "at once");
+    // Nor does anybody else have it from there, or from its own disk.
+    for node in [1, 2] {
+        cluster.kill(node);
+        cluster[node].spawn();
+        cluster.wait_ready();
+        assert_eq!(retained_on(&cluster[node], &root), after, "node {node}");
+    }
+}
+
+#[test]
+fn nodes_that_were_cut_off_from_each_other_have_the_newest_of_both() {
+    let mut cluster = Cluster::start_default();
+    if !cluster.can_cut() {
+        return println!("skipped: nodes can be cut off from each other by root only");
+    }
+    let root = cluster[1].superuser("root");
+    let mut here = cluster[1].client(&root, Version::V5, "here");
+    let mut there = cluster[3].client(&root, Version::V5, "there");
+    retain(&mut here, "old", "private");
+    wait_on(&cluster[3], &root, &[("old", "private")]);
+    cluster.cut_off(3);
+    eventually("the node is held for dead", || {
+        (cluster[1].rest.metric("ciqadamq_cluster_node_up", &["3"]) == 0.0).then_some(())
+    });
+    for (client, topic, text) in [(&mut there, "there", "new"), (&mut here, "here", "new")] {
+        retain(client, topic, text);
+    }
+    retain(&mut here, "old", "");
+    cluster.mend(3);
+    cluster.wait_ready();
+    for node in cluster.ids() {
+        wait_on(&cluster[node], &root, &[("here", "new"), ("there", "new")]);
     }
 }

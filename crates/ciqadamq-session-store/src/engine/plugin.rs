@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use ciqadamq_core::{Arrival, Arrivals, Condition, Health, OtherMoves, Principals, Waiting};
+use ciqadamq_core::{Arrival, Arrivals, Condition, Health, OtherMoves, Principals, RetainedCopies, Waiting};
 use dashmap::DashMap;
 use prometheus::Registry;
 use rmqtt::Result;
@@ -62,6 +62,8 @@ pub struct Deps {
 /// The running plugin.
 pub struct SessionKeeper {
     pub(super) keeper: Arc<Keeper>,
+    /// unless another plugin has them
+    retained: Option<Retained>,
     /// the next ticket
     arrivals: AtomicU32,
     /// what came from each node last, also for sessions of which nothing is kept
@@ -72,6 +74,11 @@ impl SessionKeeper {
     /// Writes what waits, and ends the store. Blocks; for an orderly end.
     pub fn close(&self) {
         self.keeper.store.close();
+    }
+
+    /// The Retained Messages, if they are kept here, for other nodes and from there.
+    pub fn retained(&self) -> Option<Arc<dyn RetainedCopies>> {
+        self.retained.clone().map(|retained| Arc::new(retained) as Arc<dyn RetainedCopies>)
     }
 
     /// Puts a session into the engine's own table: past the guard of logins, for this is no login.
@@ -111,7 +118,9 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
         deps.may_return,
         deps.retained,
     ));
-    let retained = deps.retained.then(|| Retained::load(deps.store.clone()));
+    let is_clustered = keeper.other_moves.is_some();
+    let retained = deps.retained.then(|| Retained::load(deps.store.clone(), is_clustered.then(|| scx.clone())));
+    let copies = retained.clone();
     let parts = (scx.clone(), keeper.clone(), retained, deps.health);
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {
@@ -119,7 +128,7 @@ pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> R
             Box::pin(async move { Ok(Box::new(SessionStorePlugin { scx, keeper, retained, health }) as DynPlugin) })
         })
         .await?;
-    Ok(Arc::new(SessionKeeper { keeper, arrivals: AtomicU32::new(0), origins: DashMap::new() }))
+    Ok(Arc::new(SessionKeeper { keeper, retained: copies, arrivals: AtomicU32::new(0), origins: DashMap::new() }))
 }
 
 impl Arrivals for SessionKeeper {

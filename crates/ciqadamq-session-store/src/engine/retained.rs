@@ -3,7 +3,12 @@
 //!
 //! They are in memory too, in a tree by topic. Tree and store change under one lock, so they have the same order; the
 //! publisher waits for the commit outside of it.
+//!
+//! In a cluster each node has all of them. One that was away takes over what the others have ([`RetainedCopies`]), and must not bring back
+//! what was cleared meanwhile: so it is remembered for [`CLEARED_FOR`] what was cleared and when, as a message without a payload in
+//! the place of the one that was there.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,19 +17,32 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
+use ciqadamq_core::{RetainedCopies, RetainedCopy};
 use parking_lot::RwLock;
 use rmqtt::Result;
+use rmqtt::codec::types::{Publish as Packet, QoS};
+use rmqtt::context::ServerContext;
 use rmqtt::retain::{RetainStorage, RetainTree};
 use rmqtt::topic::Topic;
-use rmqtt::types::{From, Publish, Retain, TopicFilter, TopicName};
+use rmqtt::types::{ClientId, From, Id, Publish, Retain, TopicFilter, TopicName};
 use rmqtt::utils::{StatsMergeMode, timestamp_millis};
 use tracing::warn;
 
 use super::codec::{Decoder, encode_message};
-use crate::{Millis, Store};
+use crate::{Commit, Millis, Store};
 
 /// From here on an interval means "no end".
 const NO_END: Duration = Duration::from_secs(50 * 366 * 24 * 3600);
+
+/// How long a node may be away and not bring back what was cleared meanwhile.
+const CLEARED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Of so many topics it is remembered that they were cleared.
+const CLEARED_MAX: usize = 100_000;
+
+tokio::task_local! {
+    /// Set while a copy is taken over that may be older than what is here.
+    static IF_NEWER: ();
+}
 
 #[derive(Debug)]
 struct Kept {
@@ -39,15 +57,36 @@ pub(super) struct Retained(Arc<Inner>);
 
 struct Inner {
     store: Arc<Store>,
-    tree: RwLock<RetainTree<Arc<Kept>>>,
+    /// in a cluster, where others may be away
+    scx: Option<ServerContext>,
+    tree: RwLock<Tree>,
     count: AtomicIsize,
     max: AtomicIsize,
 }
 
+#[derive(Default)]
+struct Tree {
+    messages: RetainTree<Arc<Kept>>,
+    /// when these were cleared
+    cleared: HashMap<TopicName, Millis>,
+}
+
+impl Tree {
+    fn get(&self, topic: &Topic) -> Option<Arc<Kept>> {
+        self.messages.matches(topic).into_iter().next().map(|(_, kept)| kept)
+    }
+
+    /// When what is here of a topic was published, or cleared.
+    fn since(&self, name: &str, topic: &Topic) -> Option<Millis> {
+        let published = self.get(topic).map(|kept| kept.publish.create_time.unwrap_or_default());
+        published.or_else(|| self.cleared.get(name).copied())
+    }
+}
+
 impl Retained {
     /// With what is on the disk.
-    pub(super) fn load(store: Arc<Store>) -> Self {
-        let mut tree = RetainTree::default();
+    pub(super) fn load(store: Arc<Store>, scx: Option<ServerContext>) -> Self {
+        let mut tree = Tree::default();
         let mut decoder = Decoder::default();
         let (mut count, now) = (0, timestamp_millis());
         for (name, expires_at) in store.retained() {
@@ -58,13 +97,15 @@ impl Retained {
                 warn!(topic = name, "retained message cannot be read; it stays on the disk");
                 continue;
             };
-            if let Ok(topic) = Topic::from_str(&name) {
-                tree.insert(&topic, Arc::new(Kept { from, publish, expires_at }));
+            if publish.payload.is_empty() {
+                tree.cleared.insert(name.into(), publish.create_time.unwrap_or_default());
+            } else if let Ok(topic) = Topic::from_str(&name) {
+                tree.messages.insert(&topic, Arc::new(Kept { from, publish, expires_at }));
                 count += 1;
             }
         }
         let (count, max) = (AtomicIsize::new(count), AtomicIsize::new(count));
-        Self(Arc::new(Inner { store, tree: RwLock::new(tree), count, max }))
+        Self(Arc::new(Inner { store, scx, tree: RwLock::new(tree), count, max }))
     }
 
     /// Lets go of what the store says has expired.
@@ -73,10 +114,11 @@ impl Retained {
         let mut tree = self.0.tree.write();
         for name in topics {
             let Ok(topic) = Topic::from_str(name) else { continue };
-            if let Some(kept) = tree.remove(&topic) {
+            tree.cleared.retain(|cleared, _| cleared != name);
+            if let Some(kept) = tree.messages.remove(&topic) {
                 if kept.expires_at > now {
                     // Set anew meanwhile.
-                    tree.insert(&topic, kept);
+                    tree.messages.insert(&topic, kept);
                 } else {
                     self.0.count.fetch_sub(1, Ordering::Relaxed);
                 }
@@ -84,9 +126,36 @@ impl Retained {
         }
     }
 
+    /// Removes a topic's message from the disk, and remembers that where somebody may be away.
+    fn clear(&self, tree: &mut Tree, name: &TopicName, at: Millis, note: &[u8]) -> Commit {
+        if self.0.scx.is_some() && (tree.cleared.len() < CLEARED_MAX || tree.cleared.contains_key(name)) {
+            let until = timestamp_millis().saturating_add(CLEARED_FOR.as_millis() as i64);
+            // Where there is no room for the note, the message goes all the same.
+            if let Ok(commit) = self.0.store.retain(name, until, note) {
+                tree.cleared.insert(name.clone(), at);
+                return commit;
+            }
+        }
+        self.0.store.clear(name)
+    }
+
+    /// What another node is told of a topic.
+    fn copy(&self, topic: String, expires_at: Millis) -> Option<RetainedCopy> {
+        let tree = self.0.tree.read();
+        let name = Topic::from_str(&topic).ok()?;
+        let (created, message) = match (tree.get(&name), tree.cleared.get(&*topic)) {
+            (Some(kept), _) if kept.expires_at > timestamp_millis() => {
+                (kept.publish.create_time.unwrap_or_default(), encode_message(&kept.from, &kept.publish).ok()?)
+            }
+            (None, Some(created)) => (*created, Vec::new()),
+            _ => return None,
+        };
+        Some(RetainedCopy { topic, created, expires_at, message })
+    }
+
     /// Makes a topic again what it was before `tried`, unless it has been changed since.
     fn undo(&self, topic: &Topic, tried: Option<&Arc<Kept>>, before: Option<Arc<Kept>>) {
-        let mut tree = self.0.tree.write();
+        let tree = &mut self.0.tree.write().messages;
         let present = tree.remove(topic);
         let is_ours = match (&present, tried) {
             (Some(present), Some(tried)) => Arc::ptr_eq(present, tried),
@@ -113,15 +182,23 @@ impl RetainStorage for Retained {
         let interval = expiry_interval.filter(|interval| *interval < NO_END && !interval.is_zero());
         let created = retain.publish.create_time.unwrap_or_else(timestamp_millis);
         let expires_at = interval.map_or(Millis::MAX, |i| created.saturating_add(i.as_millis() as i64));
-        let message = if is_clear { Vec::new() } else { encode_message(&retain.from, &retain.publish)? };
+        let message = encode_message(&retain.from, &retain.publish)?;
         let kept = (!is_clear).then(|| Arc::new(Kept { from: retain.from, publish: retain.publish, expires_at }));
         let (commit, before) = {
             let mut tree = self.0.tree.write();
-            let commit =
-                if is_clear { self.0.store.clear(name) } else { self.0.store.retain(name, expires_at, &message)? };
-            let before = tree.remove(&topic);
+            if IF_NEWER.try_with(|()| ()).is_ok() && tree.since(name, &topic).is_some_and(|since| since >= created) {
+                return Ok(());
+            }
+            let commit = if is_clear {
+                self.clear(&mut tree, name, created, &message)
+            } else {
+                let commit = self.0.store.retain(name, expires_at, &message)?;
+                tree.cleared.remove(name);
+                commit
+            };
+            let before = tree.messages.remove(&topic);
             if let Some(kept) = &kept {
-                tree.insert(&topic, kept.clone());
+                tree.messages.insert(&topic, kept.clone());
             }
             let change = isize::from(kept.is_some()) - isize::from(before.is_some());
             let count = self.0.count.fetch_add(change, Ordering::Relaxed) + change;
@@ -138,7 +215,7 @@ impl RetainStorage for Retained {
 
     async fn get(&self, filter: &TopicFilter) -> Result<Vec<(TopicName, Retain)>> {
         let now = timestamp_millis();
-        let found = self.0.tree.read().matches(&Topic::from_str(filter)?);
+        let found = self.0.tree.read().messages.matches(&Topic::from_str(filter)?);
         Ok(found
             .into_iter()
             .filter(|(_, kept)| kept.expires_at > now)
@@ -163,7 +240,7 @@ impl RetainStorage for Retained {
         limit: usize,
     ) -> Result<(Vec<(TopicName, Retain, Option<Duration>)>, bool)> {
         let now = timestamp_millis();
-        let mut found = self.0.tree.read().matches(&Topic::from_str("#")?);
+        let mut found = self.0.tree.read().messages.matches(&Topic::from_str("#")?);
         found.retain(|(_, kept)| kept.expires_at > now);
         let has_more = offset.saturating_add(limit) < found.len();
         let page = found.into_iter().skip(offset).take(limit).map(|(topic, kept)| {
@@ -182,7 +259,69 @@ impl RetainStorage for Retained {
         self.0.max.load(Ordering::Relaxed)
     }
 
+    /// The engine's way knows nothing of what was cleared.
+    fn need_sync(&self) -> bool {
+        false
+    }
+
     fn stats_merge_mode(&self) -> StatsMergeMode {
         StatsMergeMode::Max
     }
+}
+
+#[async_trait]
+impl RetainedCopies for Retained {
+    fn page(&self, after: &str, bytes_max: usize) -> Vec<RetainedCopy> {
+        let (mut bytes, mut page, mut after) = (0, Vec::new(), after.to_owned());
+        loop {
+            let behind = self.0.store.retained_after(&after);
+            let Some((last, _)) = behind.last() else { return page };
+            after.clone_from(last);
+            for copy in behind.into_iter().filter_map(|(topic, expires_at)| self.copy(topic, expires_at)) {
+                bytes += copy.topic.len() + copy.message.len() + COPY_BYTES;
+                if bytes > bytes_max && !page.is_empty() {
+                    return page;
+                }
+                page.push(copy);
+            }
+        }
+    }
+
+    async fn take(&self, copy: RetainedCopy) -> std::result::Result<bool, String> {
+        let RetainedCopy { topic, created, expires_at, message } = copy;
+        let Some(scx) = &self.0.scx else { return Ok(false) };
+        let name = Topic::from_str(&topic).map_err(|e| e.to_string())?;
+        if self.0.tree.read().since(&topic, &name).is_some_and(|since| since >= created) {
+            return Ok(false);
+        }
+        let (from, publish) = match Decoder::default().message(&message) {
+            _ if message.is_empty() => {
+                (From::from_system(Id::from(scx.node.id(), ClientId::default())), nothing(&topic))
+            }
+            Some(read) => read,
+            None => return Err("written by another version".into()),
+        };
+        let interval = (expires_at != Millis::MAX).then(|| Duration::from_millis((expires_at - created).max(1) as u64));
+        let retain = Retain { msg_id: None, from, publish: publish.create_time(created) };
+        // Past whoever keeps books about them.
+        let set = async { scx.extends.retain().await.set(&topic.into(), retain, interval).await };
+        IF_NEWER.scope((), set).await.map_err(|e| e.to_string())?;
+        Ok(true)
+    }
+}
+
+/// What a copy takes beside its topic and its message.
+const COPY_BYTES: usize = 32;
+
+/// A message that clears the one of its topic.
+fn nothing(topic: &str) -> Publish {
+    Publish::from(Packet {
+        dup: false,
+        retain: true,
+        qos: QoS::AtMostOnce,
+        topic: topic.into(),
+        packet_id: None,
+        payload: Default::default(),
+        properties: None,
+    })
 }

@@ -12,7 +12,6 @@ fn twice(path: &Path, look: impl Fn(&Store)) {
         let store = open(path);
         look(&store);
         store.checkpoint().unwrap();
-        store.close();
     }
 }
 
@@ -23,7 +22,7 @@ fn a_session_that_left_stays_with_all_it_is_owed() {
     let no = store.begin(SessionRecord { will_pending: true, ..record("phone") });
     store.publish(b"1", LATER, &[to(no, 1)], None).unwrap().1.wait().unwrap();
     store.leave(no, 3, u64::MAX);
-    store.close();
+    drop(store);
     twice(dir.path(), |store| {
         let record = store.record(store.find("phone").unwrap()).unwrap();
         assert_eq!(record.leaving, Some(Leaving { to: 3, tag: u64::MAX }));
@@ -38,7 +37,7 @@ fn a_session_arrives_when_all_of_it_is_here_and_that_is_remembered_after_its_end
     let store = open(dir.path());
     let all = ["one", "other"].map(|name| store.begin(SessionRecord { arriving: true, ..record(name) }));
     store.take(all[0], 2, 7);
-    store.close();
+    drop(store);
     twice(dir.path(), |store| {
         let arriving = all.map(|no| store.record(no).unwrap().arriving);
         assert_eq!(arriving, [false, true]);

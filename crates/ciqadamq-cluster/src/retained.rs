@@ -1,0 +1,93 @@
+//! Retained Messages of a node that was away: it takes over what the others have that is newer, before clients are let in.
+//!
+//! What is retained or cleared while a node runs goes to it in order ([`crate::link`]). After a start, and after it was held for dead, it asks
+//! all others for what they have, page by page. Only what is newer is taken, and what was cleared is told like a message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ciqadamq_core::{NodeId, RetainedCopies};
+use futures::future::join_all;
+use tracing::{debug, info, warn};
+
+use crate::cluster::Cluster;
+use crate::liveness;
+use crate::wire::{Answer, Ask};
+
+/// Bytes of a page: far fewer than what nodes take from each other, but for one message that is longer.
+pub(crate) const PAGE: usize = 1024 * 1024;
+/// How long a node may take for a page.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How often a node is asked that gives no answer, such as one that is starting, too.
+const TRIES: usize = 5;
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Cluster {
+    /// Takes note of who has the Retained Messages of this node; nobody, where another plugin keeps them.
+    pub fn set_retained(&self, retained: Arc<dyn RetainedCopies>) {
+        // Set twice only by a mistake of the launcher's; the first one is as good.
+        drop(self.retained.set(retained));
+    }
+
+    /// Takes over what the other nodes that are alive have and this one has not.
+    pub async fn catch_up_retained(&self) {
+        join_all(self.liveness.others_alive().into_iter().map(|node| self.catch_up_from(node))).await;
+    }
+
+    async fn catch_up_from(&self, node: NodeId) {
+        let Some(retained) = self.retained.get() else { return };
+        let (mut after, mut taken) = (String::new(), 0_u64);
+        loop {
+            let Some(page) = self.page_of(node, &after).await else {
+                warn!(node, "its retained messages could not be had: this node may serve older ones");
+                return;
+            };
+            let Some(last) = page.last() else { break };
+            after.clone_from(&last.topic);
+            for copy in page {
+                match retained.take(copy).await {
+                    Ok(is_new) => taken += u64::from(is_new),
+                    Err(reason) => warn!(node, reason, "a retained message of another node is not kept"),
+                }
+            }
+        }
+        if taken > 0 {
+            info!(node, taken, "retained messages taken over");
+        }
+    }
+
+    async fn page_of(&self, node: NodeId, after: &str) -> Option<Vec<ciqadamq_core::RetainedCopy>> {
+        for _ in 0..TRIES {
+            let ask = Ask::Retained { after: after.to_owned() };
+            match liveness::call(&*self.deps.peers, node, &ask, ANSWER).await {
+                Ok(Answer::Retained(page)) => return Some(page),
+                Ok(other) => debug!(node, ?other, "an answer that is none"),
+                Err(error) => debug!(node, %error, "no answer to which messages are retained"),
+            }
+            if self.liveness.is_dead(node) {
+                return None;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        None
+    }
+
+    /// Catches up with nodes that were cut off from this one and have their process still, for ever. One that begins anew does it itself,
+    /// and has nothing that is newer.
+    pub(crate) async fn follow_returns(self: Arc<Self>) {
+        let mut changes = self.liveness.changes();
+        let mut before = self.liveness.views();
+        while changes.changed().await.is_ok() {
+            let now = self.liveness.views();
+            for (node, view) in &now {
+                let was = before.get(node);
+                let is_back = view.dead_since.is_none() && was.is_some_and(|was| was.dead_since.is_some());
+                let boot = |view: &liveness::View| view.state.as_ref().map(|state| state.boot);
+                if is_back && was.and_then(boot) == boot(view) && self.serves() {
+                    self.catch_up_from(*node).await;
+                }
+            }
+            before = now;
+        }
+    }
+}
