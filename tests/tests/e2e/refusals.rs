@@ -105,6 +105,7 @@ fn a_flood_of_refused_publishes_costs_neither_memory_nor_log() {
         assert!(after < before + 16 * 1024, "{before} KB grew to {after} KB");
     }
     let lines = broker.log().lines().count();
-    assert!(lines < 500, "{lines} lines of log");
+    // So many a second, and a slow machine takes its time.
+    assert!(lines < FLOOD as usize / 20, "{lines} lines of log");
     assert!(broker.rest.metric("ciqadamq_acl_publish_refused_total", &[]) >= f64::from(FLOOD));
 }
