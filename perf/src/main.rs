@@ -1,4 +1,4 @@
-//! The measurements of this repository: `cargo xtask perf`, `perf-resources`, `perf-connects` and `flamegraph`.
+//! The measurements of this repository: `cargo xtask perf`, `perf-resources`, `perf-connects`, `perf-soak` and `flamegraph`.
 //!
 //! A workspace of its own: what draws charts must not change what the broker is built from. A broker and the load run on this machine,
 //! each on cores of its own where there are two; the results are CSV files, and charts that need no caption.
@@ -12,6 +12,7 @@ mod load;
 mod mqtt;
 mod process;
 mod resources;
+mod soak;
 mod stacks;
 mod sweep;
 mod table;
@@ -39,6 +40,8 @@ enum Task {
     PerfResources(resources::Args),
     /// How long clients wait to get in and to subscribe, on a cluster
     PerfConnects(connects::Args),
+    /// Many clients and as many messages as are sustained, for minutes: losses, and memory over time
+    PerfSoak(soak::Args),
     /// Where the CPU time goes, as a flame graph
     Flamegraph(flame::Args),
 }
@@ -158,6 +161,7 @@ fn main() -> anyhow::Result<()> {
                     Task::Perf(args) => sweep::run(args).await,
                     Task::PerfResources(args) => resources::run(args).await,
                     Task::PerfConnects(args) => connects::run(args).await,
+                    Task::PerfSoak(args) => soak::run(args).await,
                     Task::Flamegraph(args) => flame::run(args).await,
                 }
             } => result,

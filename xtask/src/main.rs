@@ -66,6 +66,9 @@ enum Task {
     /// How long clients wait to get in and to subscribe, on a cluster, and what idle nodes cost
     #[command(disable_help_flag = true)]
     PerfConnects(perf::Args),
+    /// Many clients and as many messages as are sustained, for minutes: losses, and memory over time
+    #[command(disable_help_flag = true)]
+    PerfSoak(perf::Args),
     /// Where the broker's CPU time goes under a workload
     #[command(disable_help_flag = true)]
     Flamegraph(perf::Args),
@@ -89,6 +92,7 @@ fn main() -> anyhow::Result<()> {
         Task::Perf(args) => perf::run("perf", &args),
         Task::PerfResources(args) => perf::run("perf-resources", &args),
         Task::PerfConnects(args) => perf::run("perf-connects", &args),
+        Task::PerfSoak(args) => perf::run("perf-soak", &args),
         Task::Flamegraph(args) => perf::run("flamegraph", &args),
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask perf`, `perf-resources`, `perf-connects`, `flamegraph`: builds the broker optimised and hands over to `ciqadamq-perf`.
+//! `cargo xtask perf`, `perf-resources`, `perf-connects`, `perf-soak`, `flamegraph`: builds the broker optimised and hands over to `ciqadamq-perf`.
 //!
 //! That is a workspace of its own: what it draws charts with must not change what the broker is built from.
 

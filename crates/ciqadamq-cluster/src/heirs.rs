@@ -38,13 +38,16 @@ const TRIES: usize = 3;
 /// Which node has the sessions that left another one.
 type Table = HashMap<ClientId, NodeId>;
 
+/// The same as it was asked for once.
+type Asked = Arc<OnceCell<Arc<Table>>>;
+
 pub(crate) struct Heirs {
     /// Sessions that came here.
     came: DashMap<ClientId, Came>,
     /// Whether there is any: most often not, on the publish path.
     is_any: AtomicBool,
     /// What the others have answered, by the node that was left and the moment of its end.
-    known: Mutex<BTreeMap<NodeId, (Instant, Arc<OnceCell<Arc<Table>>>)>>,
+    known: Mutex<BTreeMap<NodeId, (Instant, Asked)>>,
     began: Instant,
 }
 
@@ -111,7 +114,7 @@ impl Heirs {
         self.is_any.store(!self.came.is_empty(), Ordering::Release);
     }
 
-    fn cell(&self, node: NodeId, since: Instant) -> Arc<OnceCell<Arc<Table>>> {
+    fn cell(&self, node: NodeId, since: Instant) -> Asked {
         let mut known = self.known.lock();
         let (at, cell) = known.entry(node).or_insert_with(|| (since, Arc::default()));
         if *at != since {

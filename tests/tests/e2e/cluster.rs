@@ -278,6 +278,7 @@ fn a_client_id_on_another_node_is_nobody_elses() {
         let own = ua.connect(version, "dev1").persistent(600);
         let (mut phone, _) = cluster[1].connect(&own).accepted();
         phone.subscribe(&["chat/ua/#"]);
+        wait_known(&cluster, &ua, watcher.client());
         let attack = |clean: bool| {
             for node in [2, 3] {
                 for other in Version::COMMON {

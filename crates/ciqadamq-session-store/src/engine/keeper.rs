@@ -20,6 +20,7 @@ use super::codec::{encode_connection, encode_message, encode_options, fingerprin
 use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
+use super::plugin::Deps;
 use super::strays::MayReturn;
 use crate::records::PACKET_IDS;
 use crate::{Inbound, MessageId, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
@@ -130,29 +131,19 @@ pub(super) enum Exchange {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        store: Arc<Store>,
-        scx: ServerContext,
-        principals: Arc<Principals>,
-        message_expiry: Duration,
-        cut: Option<Cut>,
-        elsewhere: Option<Elsewhere>,
-        other_moves: Option<Arc<dyn OtherMoves>>,
-        may_return: MayReturn,
-        keeps_retained: bool,
-    ) -> Self {
+    pub(super) fn new(scx: ServerContext, deps: Deps) -> Self {
         Self {
-            store,
+            store: deps.store,
             scx,
-            principals,
-            message_expiry,
-            cut,
-            elsewhere,
-            other_moves,
-            may_return,
+            principals: deps.principals,
+            message_expiry: deps.message_expiry,
+            cut: deps.cut,
+            elsewhere: deps.elsewhere,
+            other_moves: deps.other_moves,
+            may_return: deps.may_return,
             strays: DashMap::new(),
             denied: Mutex::default(),
-            keeps_retained,
+            keeps_retained: deps.retained,
             kept: DashMap::new(),
             made: DashMap::new(),
             arriving: DashMap::new(),

@@ -107,21 +107,12 @@ impl SessionKeeper {
 /// guard is to be the outermost. Sessions come back with [`SessionKeeper::restore`].
 pub async fn register(scx: &ServerContext, deps: Deps, registry: &Registry) -> Result<Arc<SessionKeeper>> {
     registry.register(Box::new(StoreMetrics::new(deps.store.clone())?))?;
-    let keeper = Arc::new(Keeper::new(
-        deps.store.clone(),
-        scx.clone(),
-        deps.principals,
-        deps.message_expiry,
-        deps.cut,
-        deps.elsewhere,
-        deps.other_moves,
-        deps.may_return,
-        deps.retained,
-    ));
+    let (store, health, keeps_retained) = (deps.store.clone(), deps.health.clone(), deps.retained);
+    let keeper = Arc::new(Keeper::new(scx.clone(), deps));
     let is_clustered = keeper.other_moves.is_some();
-    let retained = deps.retained.then(|| Retained::load(deps.store.clone(), is_clustered.then(|| scx.clone())));
+    let retained = keeps_retained.then(|| Retained::load(store, is_clustered.then(|| scx.clone())));
     let copies = retained.clone();
-    let parts = (scx.clone(), keeper.clone(), retained, deps.health);
+    let parts = (scx.clone(), keeper.clone(), retained, health);
     scx.plugins
         .register(NAME, true, false, move || -> DynPluginResult {
             let (scx, keeper, retained, health) = parts.clone();
