@@ -10,7 +10,7 @@ use ciqadamq_cluster::{Cluster, GiveStray};
 use ciqadamq_core::{OtherMoves, RemoteOwners, RetainedQuota, Revision, UserDirectory as _};
 use ciqadamq_retain::Keeper;
 use ciqadamq_session_store::Store as SessionStore;
-use ciqadamq_session_store::engine::{Deps as SessionDeps, Elsewhere, MayReturn, SessionKeeper};
+use ciqadamq_session_store::engine::{Deps as SessionDeps, Elsewhere, Judge, SessionKeeper, Whose};
 use tracing::warn;
 
 use super::{Node, has_acl};
@@ -68,7 +68,7 @@ impl Node<'_> {
             cut: Some(Arc::new(move |id| cutter.cut(id))),
             elsewhere: self.cluster.as_ref().map(elsewhere),
             other_moves: self.cluster.clone().map(|cluster| cluster as Arc<dyn OtherMoves>),
-            may_return: self.may_return(),
+            whose: self.whose(),
         };
         let keeper = ciqadamq_session_store::engine::register(&self.scx, deps, &self.metrics).await?;
         self.sessions.set_waiting(keeper.clone());
@@ -76,16 +76,23 @@ impl Node<'_> {
         Ok(keeper)
     }
 
-    /// Whether the owner of a session has the right to it still. Who was let in by somebody else is none of our users.
-    fn may_return(&self) -> MayReturn {
+    /// Whose a session is that is not in use. Who was let in by somebody else is none of our users, and known by name.
+    fn whose(&self) -> Judge {
         let users = self.users.clone();
-        Arc::new(move |owner| match (&owner.username, &owner.userid) {
-            (Some(name), Some(userid)) => users
-                .get(name)
-                .ok()
-                .flatten()
-                .is_some_and(|user| user.userid.as_str() == userid && user.admits(Revision(owner.login))),
-            _ => true,
+        Arc::new(move |owner, login| {
+            let user = |name: Option<&str>| name.and_then(|name| users.get(name).ok().flatten());
+            let name = owner.username.as_deref();
+            let is_lost = owner.userid.as_ref().is_some_and(|userid| {
+                user(name).is_none_or(|user| user.userid.as_str() != userid || !user.admits(Revision(owner.login)))
+            });
+            let person = |name| user(name).map(|user| user.userid.clone());
+            match name == login {
+                _ if is_lost => Whose::Nobodys,
+                true => Whose::Own,
+                // One person under two names.
+                false if person(name).is_some() && person(name) == person(login) => Whose::Nobodys,
+                false => Whose::Foreign,
+            }
         })
     }
 

@@ -52,8 +52,8 @@ const RECLAIMS: usize = 64;
 const LIST_MAX: usize = 10_000;
 
 /// Gives the session of a client id that is on this node's disk and not in use to a login of another node; ends it, if that wants
-/// none.
-pub type GiveStray = Arc<dyn Fn(Id, bool) -> BoxFuture<'static, Option<OfflineInfo>> + Send + Sync>;
+/// none; fails if it is somebody else's.
+pub type GiveStray = Arc<dyn Fn(Id, bool) -> BoxFuture<'static, anyhow::Result<Option<OfflineInfo>>> + Send + Sync>;
 
 /// What the cluster works with; set when the parts are there.
 pub struct ClusterDeps {

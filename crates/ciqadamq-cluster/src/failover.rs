@@ -169,7 +169,7 @@ impl FailoverEntry {
                 () = self.cluster.liveness.died(node) => continue,
             };
             match answer {
-                Ok(Some(verdict @ Verdict::Session(_))) => return verdict,
+                Ok(Some(verdict @ (Verdict::Session(_) | Verdict::Refused(_)))) => return verdict,
                 Ok(_) => {}
                 Err(error) => debug!(node, %error, "no answer to the question for a session that left"),
             }

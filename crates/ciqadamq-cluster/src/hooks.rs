@@ -90,11 +90,12 @@ async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict 
         if let Some(node) = cluster.takeovers.displaced(&by.client_id) {
             return Verdict::Ask(node);
         }
-        let stray = match cluster.strays.get() {
-            Some(give) => give(by.clone(), clean_start).await,
-            None => None,
+        let Some(give) = cluster.strays.get() else { return Verdict::Nothing };
+        return match give(by.clone(), clean_start).await {
+            Ok(Some(info)) => handed_over(cluster, by, info),
+            Ok(None) => Verdict::Nothing,
+            Err(error) => Verdict::Refused(error.to_string()),
         };
-        return stray.map_or(Verdict::Nothing, |info| handed_over(cluster, by, info));
     }
     // The routes stay until the new session's take their place: they lead here, and from here on.
     match entry.kick(clean_start, clean_start, false).await {

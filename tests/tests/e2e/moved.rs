@@ -287,7 +287,7 @@ impl Pauses {
 fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
     let mut pauses = Pauses::new();
     let mut cluster = Cluster::start_default();
-    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let (root, ua, ub) = (cluster[1].superuser("root"), cluster[1].user("ua"), cluster[1].user("ub"));
     for round in 0..4 {
         let (left, heir, third) = [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2)][round];
         let mut publisher = cluster[third].client(&root, Version::V5, "backend");
@@ -320,6 +320,8 @@ fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
         moving.into_iter().for_each(|moving| moving.join().unwrap());
         cluster[heir].spawn();
         cluster.wait_ready();
+        let others = cluster[third].connect(&ub.connect(Version::V5, &names[0]));
+        assert!(!others.is_accepted(), "the client id is somebody else's meanwhile");
         for (name, connect) in names.iter().zip(&connects) {
             let (mut phone, connack) = cluster[third].connect(connect).accepted();
             assert!(connack.session_present, "{name}");

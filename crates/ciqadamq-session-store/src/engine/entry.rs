@@ -92,7 +92,7 @@ impl KeptEntry {
         let connecting = self.inner.id();
         let (_, state) = self.keeper.stray(&connecting).await?;
         info!(client_id = &*connecting.client_id, "session goes on from the disk");
-        restore::offline_info(&self.keeper.store, state, connecting)
+        Some(restore::offline_info(&self.keeper.store, state, connecting))
     }
 }
 
@@ -118,6 +118,9 @@ impl Entry for KeptEntry {
     ) -> Result<OfflineSession> {
         let client_id = self.inner.id().client_id.clone();
         let before = self.keeper.kept(&client_id);
+        if !is_admin {
+            self.keeper.refuse_foreign(&self.inner.id())?;
+        }
         let mut outcome = self.inner.kick(clean_start, clear_subscriptions, is_admin).await?;
         if clean_start || is_admin {
             self.keeper.forget(&client_id);

@@ -21,7 +21,7 @@ use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
 use super::plugin::Deps;
-use super::strays::MayReturn;
+use super::strays::Judge;
 use crate::records::PACKET_IDS;
 use crate::{Inbound, MessageId, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
 
@@ -46,8 +46,7 @@ pub(super) struct Keeper {
     pub(super) elsewhere: Option<Elsewhere>,
     /// in a cluster
     pub(super) other_moves: Option<Arc<dyn OtherMoves>>,
-    /// whether an owner still has the right to a session that is not in use
-    pub(super) may_return: MayReturn,
+    pub(super) whose: Judge,
     /// Sessions that are in the store and not in use, and since when nothing is heard of them.
     pub(super) strays: DashMap<SessionNo, Instant>,
     /// Sessions of which another node was told that they were not taken here; held by whoever takes one. The last thousand.
@@ -140,7 +139,7 @@ impl Keeper {
             cut: deps.cut,
             elsewhere: deps.elsewhere,
             other_moves: deps.other_moves,
-            may_return: deps.may_return,
+            whose: deps.whose,
             strays: DashMap::new(),
             denied: Mutex::default(),
             keeps_retained: deps.retained,

@@ -32,4 +32,4 @@ mod strays;
 pub use keeper::{Cut, Elsewhere};
 pub use plugin::{Deps, SessionKeeper, register};
 pub use restore::{Adopt, Restored};
-pub use strays::MayReturn;
+pub use strays::{Judge, Whose};

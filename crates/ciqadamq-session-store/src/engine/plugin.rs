@@ -25,7 +25,7 @@ use super::metrics::StoreMetrics;
 use super::retained::Retained;
 use super::session::KeptSessions;
 use super::shared::Keeping;
-use super::strays::MayReturn;
+use super::strays::Judge;
 use crate::Store;
 use crate::records::remember;
 
@@ -55,8 +55,8 @@ pub struct Deps {
     pub elsewhere: Option<Elsewhere>,
     /// what other nodes know of sessions on their way, in a cluster
     pub other_moves: Option<Arc<dyn OtherMoves>>,
-    /// asked before a session that is not in use is given to a login
-    pub may_return: MayReturn,
+    /// asked about a session that is not in use when somebody logs in with its client id
+    pub whose: Judge,
 }
 
 /// The running plugin.

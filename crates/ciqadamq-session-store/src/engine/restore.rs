@@ -224,17 +224,17 @@ fn subscriptions(state: &SessionState) -> Subscriptions {
 }
 
 /// All that waits in a session, for a client that goes on with it.
-pub(super) fn offline_info(store: &Store, state: SessionState, by: Id) -> Option<OfflineInfo> {
+pub(super) fn offline_info(store: &Store, state: SessionState, by: Id) -> OfflineInfo {
     let mut decoder = Decoder::default();
     let sent = state.queue.iter().filter(|owed| owed.stage != Stage::Queued);
     let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued);
-    Some(OfflineInfo {
+    OfflineInfo {
         id: by,
         subscriptions: subscriptions(&state),
         inflight_messages: sent.filter_map(|owed| inflight(store, &mut decoder, owed)).collect(),
         offline_messages: waiting.filter_map(|owed| queued(store, &mut decoder, owed)).collect(),
         created_at: state.record.created_at,
-    })
+    }
 }
 
 /// A message that waits.

@@ -22,8 +22,21 @@ use super::restore::{Adopt, offline_info};
 use crate::records::remember;
 use crate::{Leaving, Millis, Owner, SessionNo, SessionState};
 
-/// Whether an owner still has the right to a session.
-pub type MayReturn = Arc<dyn Fn(&Owner) -> bool + Send + Sync>;
+/// Whose a session is that is not in use, for who logs in with its client id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// theirs
+    Own,
+    /// nobody's any more: its owner has lost the right to it, or begins anew under another name
+    Nobodys,
+    /// somebody else's
+    Foreign,
+}
+
+/// Tells whose a session is, by its owner and the name of who logs in.
+pub type Judge = Arc<dyn Fn(&Owner, Option<&str>) -> Whose + Send + Sync>;
+
+const FOREIGN: &str = "the client id belongs to another user's session";
 
 /// After what time without a word the other node is asked: longer than a login takes that can still take the session.
 const ASK_AFTER: Duration = Duration::from_secs(10);
@@ -85,12 +98,22 @@ impl Keeper {
         self.store.record(no).filter(|record| !record.arriving).map(|_| no)
     }
 
-    /// The same, if this login may have it.
+    /// Refuses a login whose client id has a session that is not in use, and somebody else's.
+    pub(super) fn refuse_foreign(&self, by: &Id) -> anyhow::Result<()> {
+        if self.strays.is_empty() {
+            return Ok(());
+        }
+        let record = self.find_stray(&by.client_id).and_then(|no| self.store.record(no));
+        let whose = record.map(|record| (self.whose)(&record.owner, by.username.as_deref()));
+        anyhow::ensure!(whose != Some(Whose::Foreign), FOREIGN);
+        Ok(())
+    }
+
+    /// The session of a client id that is not in use, if it is this login's.
     pub(super) async fn stray(&self, by: &Id) -> Option<(SessionNo, SessionState)> {
         let no = self.find_stray(&by.client_id)?;
         let state = self.store.session(no)?;
-        let owner = &state.record.owner;
-        if owner.username.as_deref() != by.username.as_deref() || !(self.may_return)(owner) {
+        if (self.whose)(&state.record.owner, by.username.as_deref()) != Whose::Own {
             return None;
         }
         // The other node is not asked any more who has it, if it had it once.
@@ -111,21 +134,25 @@ impl Keeper {
 
 impl SessionKeeper {
     /// Gives a session that is not in use away for a login of another node, if there is one; ends it, if that wants none.
-    pub async fn give_stray(&self, by: &Id, clean_start: bool) -> Option<OfflineInfo> {
+    ///
+    /// # Errors
+    /// If it is somebody else's: then the client id is, too.
+    pub async fn give_stray(&self, by: &Id, clean_start: bool) -> anyhow::Result<Option<OfflineInfo>> {
         let Keeper { store, scx, .. } = &*self.keeper;
-        let stray = self.keeper.find_stray(&by.client_id)?;
+        self.keeper.refuse_foreign(by)?;
+        let Some(stray) = self.keeper.find_stray(&by.client_id) else { return Ok(None) };
         let Some((no, state)) = self.keeper.stray(by).await.filter(|_| !clean_start) else {
             self.keeper.let_go(stray);
-            return None;
+            return Ok(None);
         };
         let id = Id::new(scx.node.id(), by.lid, None, None, by.client_id.clone(), by.username.clone());
-        let info = offline_info(store, state, id)?;
+        let info = offline_info(store, state, id);
         self.keeper.leave(no, &info, by.node_id);
         // After a crash it must be known that it left.
         if let Err(reason) = store.so_far().done().await {
             warn!(client_id = &*by.client_id, %reason, "that a session moved is not on disk yet");
         }
-        Some(info)
+        Ok(Some(info))
     }
 
     /// Finds out what became of sessions that are not in use, for ever. `adopt` is asked for those that come back.
