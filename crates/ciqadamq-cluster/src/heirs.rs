@@ -6,7 +6,7 @@
 //! for a start.
 //!
 //! The heir may have the message: it came with the session, or was sent on. So it remembers what came that way, by content, and
-//! drops what is sent for the second time ([`Publish::dup`]). All of it is memory, for [`KEEP`].
+//! drops what is sent for the second time (`dup`). All of it is memory, for [`KEEP`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
