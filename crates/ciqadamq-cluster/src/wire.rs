@@ -8,7 +8,7 @@ use crate::unrouted::Subscription;
 /// The name of the service.
 pub const SERVICE: &str = "routes";
 
-/// A question to another node.
+/// A question to another node. New ones stand at the end: nodes of different builds speak to each other during an upgrade.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Ask {
     /// Are you alive, and how far? Says who asks and whom the asker holds for dead.
@@ -20,30 +20,6 @@ pub enum Ask {
     },
     /// Which subscriptions of your sessions have no route?
     Unrouted,
-    /// Which sessions came to you from this node, lately?
-    Heirs {
-        /// where they were before
-        of: NodeId,
-    },
-    /// Is the session that left `from` under this tag on your disk?
-    Taken {
-        /// where it was
-        from: NodeId,
-        /// what it is called
-        tag: MoveTag,
-    },
-    /// Your session, which left under this tag, is on my disk.
-    Settled {
-        /// its client id
-        client_id: String,
-        /// what it is called
-        tag: MoveTag,
-    },
-    /// Which messages do you retain, or have cleared lately, behind this topic?
-    Retained {
-        /// the last one of the page before; empty: from the first one on
-        after: String,
-    },
     /// May `candidate` start the cluster?
     Promise {
         /// who wants to
@@ -68,6 +44,30 @@ pub enum Ask {
         /// the client id
         client_id: String,
     },
+    /// Which sessions came to you from this node, lately?
+    Heirs {
+        /// where they were before
+        of: NodeId,
+    },
+    /// Is the session that left `from` under this tag on your disk?
+    Taken {
+        /// where it was
+        from: NodeId,
+        /// what it is called
+        tag: MoveTag,
+    },
+    /// Your session, which left under this tag, is on my disk.
+    Settled {
+        /// its client id
+        client_id: String,
+        /// what it is called
+        tag: MoveTag,
+    },
+    /// Which messages do you retain, or have cleared lately, behind this topic?
+    Retained {
+        /// the last one of the page before; empty: from the first one on
+        after: String,
+    },
 }
 
 impl Ask {
@@ -80,19 +80,13 @@ impl Ask {
     }
 }
 
-/// The answer.
+/// The answer. As above.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Answer {
     /// to [`Ask::State`]
     State(NodeState),
     /// to [`Ask::Unrouted`]
     Unrouted(Vec<Subscription>),
-    /// to [`Ask::Heirs`]: their client ids
-    Heirs(Vec<String>),
-    /// to [`Ask::Retained`]: a page; empty behind the last one
-    Retained(Vec<RetainedCopy>),
-    /// to [`Ask::Taken`]
-    Taken(bool),
     /// to [`Ask::Promise`]
     Promised(bool),
     /// to [`Ask::Owner`]
@@ -103,6 +97,12 @@ pub enum Answer {
     Sessions(Vec<SessionInfo>),
     /// to [`Ask::End`]: whether there was one
     Ended(bool),
+    /// to [`Ask::Heirs`]: their client ids
+    Heirs(Vec<String>),
+    /// to [`Ask::Taken`]
+    Taken(bool),
+    /// to [`Ask::Retained`]: a page; empty behind the last one
+    Retained(Vec<RetainedCopy>),
 }
 
 /// Whose session it is.

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ciqadamq_tests::mqtt::{Connect, Properties, Publish, id};
-use ciqadamq_tests::{Broker, BrokerOptions, Version};
+use ciqadamq_tests::{Broker, BrokerOptions, Cluster, Version, eventually};
 
 const LIMIT: u32 = 4;
 
@@ -50,6 +50,45 @@ fn a_queued_message_expires_and_a_younger_one_does_not() {
         }
         watcher.publish(&format!("chat/{userid}/x"), "end");
         assert_eq!(client.until(&format!("chat/{userid}/x"), "end"), []);
+    }
+}
+
+#[test]
+fn the_age_of_a_message_goes_with_its_session_over_a_restart_and_to_another_node() {
+    const LIMIT: u32 = 20;
+    let mut cluster = Cluster::start(3, |_| BrokerOptions::new().set("mqtt.message_expiry_secs", i64::from(LIMIT)));
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let mut publisher = cluster[3].client(&root, Version::V5, "backend");
+    let connects = [ua.connect(Version::V311, "old").persistent(600), ua.connect(Version::V5, "new").persistent(600)];
+    for connect in &connects {
+        let (mut client, _) = cluster[1].connect(connect).accepted();
+        client.subscribe(&["chat/ua/x"]);
+        eventually("the subscription on the publisher's node", || {
+            publisher.publish_ok("chat/ua/x", "known", 0);
+            client.message_within(Duration::from_millis(200)).ok()
+        });
+        client.disconnect();
+    }
+    for client_id in ["old", "new"] {
+        cluster[1].rest.wait_offline(client_id);
+    }
+    let start = Instant::now();
+    publisher.publish_ok("chat/ua/x", "m1", 1);
+    sleep_until(start, 10.0);
+    publisher.publish_ok("chat/ua/x", "m2", 1);
+    cluster.kill(1);
+    cluster[1].spawn();
+    cluster.wait_ready();
+    sleep_until(start, LIMIT as f32 + 1.0);
+    for connect in &connects {
+        let (mut client, connack) = cluster[2].connect(connect).accepted();
+        assert!(connack.session_present);
+        let message = client.message();
+        assert_eq!(message.text(), "m2");
+        match message.properties.number(id::MESSAGE_EXPIRY) {
+            Some(left) => assert!(left <= 10, "{left} s left of {LIMIT}"),
+            None => assert!(!client.version.is_v5(), "no Message Expiry Interval"),
+        }
     }
 }
 
