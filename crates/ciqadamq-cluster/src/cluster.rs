@@ -31,7 +31,7 @@ use crate::stale::Subscribed;
 use crate::takeover::Takeovers;
 use crate::unrouted::Unrouted;
 use crate::watch::{Verdict, Watch};
-use crate::wire::{Answer, Ask, OwnerHere, Phase, SERVICE};
+use crate::wire::{Answer, Ask, NodeState, OwnerHere, Phase, SERVICE};
 
 /// The condition of readiness that this part sets.
 const CONDITION: &str = "routes";
@@ -291,7 +291,8 @@ impl Cluster {
         Ok(match ask {
             Ask::State { from: _, dead } => {
                 self.liveness.heard(&dead);
-                Answer::State(self.liveness.own())
+                let strays = self.moves.get().is_some_and(|moves| moves.has_strays());
+                Answer::State(NodeState { strays, ..self.liveness.own() })
             }
             Ask::Unrouted => Answer::Unrouted(self.unrouted.own()),
             Ask::Heirs { of } => Answer::Heirs(self.heirs.of(of)),

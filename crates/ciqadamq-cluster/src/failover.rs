@@ -159,10 +159,10 @@ impl FailoverEntry {
         }
     }
 
-    /// Asks all others for a session that left them, and has not arrived.
+    /// Asks for a session that left a node, and has not arrived.
     async fn find_stray(&self, clean_start: bool) -> Verdict {
         let by = self.inner.id();
-        for node in self.cluster.liveness.others_alive() {
+        for node in self.cluster.liveness.others_with_strays() {
             let asked = self.cluster.kick(&*self.shared, node, &by, clean_start, STRAY);
             let answer = tokio::select! {
                 answer = asked => answer,
@@ -270,8 +270,7 @@ impl Entry for FailoverEntry {
         }
         self.cluster.takeovers.stop_following(&client_id);
         let mut verdict = self.take(clean_start, clear_subscriptions).await;
-        let may_stray = self.has_predecessor() || self.cluster.liveness.is_troubled();
-        if may_stray && matches!(verdict, Ok(Verdict::Nothing)) {
+        if matches!(verdict, Ok(Verdict::Nothing)) {
             // It may have been on its way to a node that has died.
             verdict = Ok(self.find_stray(clean_start).await);
         }

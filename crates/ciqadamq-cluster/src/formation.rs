@@ -233,7 +233,8 @@ mod tests {
         states
             .iter()
             .map(|(node, phase, leader)| {
-                let state = NodeState { node: *node, boot: 1, phase: *phase, leader: *leader, unrouted: 0 };
+                let state =
+                    NodeState { node: *node, boot: 1, phase: *phase, leader: *leader, unrouted: 0, strays: false };
                 (*node, View::said(state))
             })
             .collect()

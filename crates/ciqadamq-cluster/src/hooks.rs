@@ -35,18 +35,11 @@ impl Handler for Hooks {
         let Parameter::GrpcMessageReceived(PLUGIN_MESSAGES, message) = param else { return (true, acc) };
         match message {
             Message::ForwardsTo(from, publish, relations, msg_id) => {
-                let scx = &self.0.scx;
                 let relations = match publish.target_clientid {
                     Some(_) => relations.clone(),
                     None => self.0.without_stale(&publish.topic, relations.clone()).await.0,
                 };
-                let shared = scx.extends.shared().await;
-                if let Err((_, lost)) = shared.forwards_to(from.clone(), publish, relations, *msg_id).await {
-                    drop(shared);
-                    for (to, from, publish, reason) in lost {
-                        scx.extends.hook_mgr().message_dropped(Some(to), from, publish, reason).await;
-                    }
-                }
+                self.0.hand_out(from.clone(), publish, relations, *msg_id).await;
                 (false, acc)
             }
             Message::Kick(by, clean_start, _, false) => {

@@ -18,8 +18,6 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// A node that gave no answer for so long, though asked so often, is dead. Half a second would do on a quiet machine.
 const DEAD_AFTER: Duration = Duration::from_millis(1500);
 const DEAD_MISSES: u32 = 3;
-/// For how long after the return of a node what belongs to it may not be in its place.
-const TROUBLE: Duration = Duration::from_secs(60);
 /// For how long a node remembers that another one held it for dead.
 const THOUGHT_DEAD: Duration = Duration::from_secs(3);
 
@@ -31,7 +29,7 @@ pub struct View {
     /// Since when it is dead.
     pub dead_since: Option<Instant>,
     /// When it came, came back, or began anew.
-    came: Option<Instant>,
+    pub came: Option<Instant>,
     answered: Instant,
     misses: u32,
 }
@@ -105,7 +103,7 @@ impl Liveness {
         let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
         Self {
             peers,
-            own: Mutex::new(NodeState { node, boot, phase: Phase::Waiting, leader: 0, unrouted: 0 }),
+            own: Mutex::new(NodeState { node, boot, phase: Phase::Waiting, leader: 0, unrouted: 0, strays: false }),
             views: RwLock::new(others.map(|node| (node, View::new())).collect()),
             changed: watch::Sender::new(0),
             thought_dead: Mutex::new(None),
@@ -162,10 +160,10 @@ impl Liveness {
         self.views.read().iter().filter(|(_, view)| view.dead_since.is_some()).map(|(node, _)| *node).collect()
     }
 
-    /// Whether a node is dead, or was until a moment ago.
-    pub fn is_troubled(&self) -> bool {
-        let is_late = |came: Instant| came.elapsed() < TROUBLE;
-        self.views.read().values().any(|view| view.dead_since.is_some() || view.came.is_some_and(is_late))
+    /// The other nodes that have sessions on their disks that are not in use.
+    pub fn others_with_strays(&self) -> Vec<NodeId> {
+        let views = self.views.read();
+        views.iter().filter(|(_, view)| view.alive().is_some_and(|state| state.strays)).map(|(node, _)| *node).collect()
     }
 
     /// Whether this node is the smallest of those that live: who does what only one has to do.
@@ -267,7 +265,7 @@ mod tests {
     use super::*;
 
     fn state(boot: u64) -> Result<NodeState, String> {
-        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1, unrouted: 0 })
+        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1, unrouted: 0, strays: false })
     }
 
     fn miss() -> Result<NodeState, String> {

@@ -1,7 +1,7 @@
 //! Retained Messages of a node that was away: it takes over what the others have that is newer, before clients are let in.
 //!
-//! What is retained or cleared while a node runs goes to it in order ([`crate::link`]). After a start, and after it was held for dead, it asks
-//! all others for what they have, page by page. Only what is newer is taken, and what was cleared is told like a message.
+//! What is retained or cleared while a node runs goes to it in order ([`crate::link`]). After a start it asks all
+//! others for what they have, page by page; and they ask it, as they do whenever a node comes back. Only what is newer is taken, and what was cleared is told like a message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,18 +72,14 @@ impl Cluster {
         None
     }
 
-    /// Catches up with nodes that were cut off from this one and have their process still, for ever. One that begins anew does it itself,
-    /// and has nothing that is newer.
+    /// Catches up with nodes that come back, for ever: what one has retained before it was cut off or ended may not have come here.
     pub(crate) async fn follow_returns(self: Arc<Self>) {
         let mut changes = self.liveness.changes();
         let mut before = self.liveness.views();
         while changes.changed().await.is_ok() {
             let now = self.liveness.views();
             for (node, view) in &now {
-                let was = before.get(node);
-                let is_back = view.dead_since.is_none() && was.is_some_and(|was| was.dead_since.is_some());
-                let boot = |view: &liveness::View| view.state.as_ref().map(|state| state.boot);
-                if is_back && was.and_then(boot) == boot(view) && self.serves() {
+                if view.came != before.get(node).and_then(|was| was.came) && self.serves() {
                     self.catch_up_from(*node).await;
                 }
             }

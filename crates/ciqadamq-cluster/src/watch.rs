@@ -138,7 +138,9 @@ mod tests {
     }
 
     fn views(states: &[(NodeId, Phase, NodeId)]) -> BTreeMap<NodeId, View> {
-        let said = |&(node, phase, leader)| (node, View::said(NodeState { node, boot: 1, phase, leader, unrouted: 0 }));
+        let said = |&(node, phase, leader)| {
+            (node, View::said(NodeState { node, boot: 1, phase, leader, unrouted: 0, strays: false }))
+        };
         states.iter().map(said).collect()
     }
 

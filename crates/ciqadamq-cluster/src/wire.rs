@@ -129,6 +129,8 @@ pub struct NodeState {
     pub leader: NodeId,
     /// which list of subscriptions without a route it has; 0 = it misses none
     pub unrouted: u64,
+    /// it has sessions on its disk that are not in use
+    pub strays: bool,
 }
 
 /// How far a node is.

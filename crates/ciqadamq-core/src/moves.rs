@@ -18,6 +18,9 @@ pub trait Moves: Send + Sync {
 
     /// The session that left this node is on the other one's disk.
     fn settled(&self, client_id: &str, tag: MoveTag);
+
+    /// Whether this node has sessions on its disk that are not in use. Asked often.
+    fn has_strays(&self) -> bool;
 }
 
 /// The same, asked and said by this node.

@@ -180,17 +180,17 @@ struct Places {
 }
 
 /// Random numbers that a seed repeats.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn new(crashes: u32) -> Self {
+    pub(crate) fn new(crashes: u32) -> Self {
         let seed = std::env::var("CIQADAMQ_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | u64::from(crashes));
         println!("seed {seed}");
         Self(seed | 1)
     }
 
-    fn below(&mut self, below: u64) -> u64 {
+    pub(crate) fn below(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use ciqadamq_tests::mqtt::{Event, Packet, Publish, kind};
 use ciqadamq_tests::{Client, Cluster, Outcome, Version, WAIT, eventually};
 
+use crate::crash::Random;
+
 const TOPIC: &str = "chat/ua/x";
 
 /// Publishes until a device that just subscribed gets it: from then on the publisher's node knows the subscription.
@@ -266,26 +268,9 @@ fn what_is_published_while_sessions_leave_a_node_that_starts_anew_reaches_them()
     sessions_flee(2, false, true);
 }
 
-/// Pauses of up to 32 ms that a seed repeats.
-struct Pauses(u64);
-
-impl Pauses {
-    fn new() -> Self {
-        let seed = std::env::var("CIQADAMQ_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-        println!("seed {seed}");
-        Self(seed)
-    }
-
-    fn next(&mut self) -> Duration {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        Duration::from_micros((self.0 >> 33) % 32_000)
-    }
-}
-
 #[test]
 fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
-    let mut pauses = Pauses::new();
+    let mut random = Random::new(0);
     let mut cluster = Cluster::start_default();
     let (root, ua, ub) = (cluster[1].superuser("root"), cluster[1].user("ua"), cluster[1].user("ub"));
     for round in 0..4 {
@@ -315,7 +300,7 @@ fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
             // Whoever gets in acknowledges nothing.
             .map(|connect| thread::spawn(move || drop(Client::connect(&connect, addr))))
             .collect();
-        thread::sleep(pauses.next());
+        thread::sleep(Duration::from_micros(random.below(32_000)));
         cluster.kill(heir);
         moving.into_iter().for_each(|moving| moving.join().unwrap());
         cluster[heir].spawn();

@@ -210,8 +210,8 @@ fn a_node_that_was_away_has_what_is_retained_and_brings_nothing_back_that_was_cl
     }
 }
 
-#[test]
-fn nodes_that_were_cut_off_from_each_other_have_the_newest_of_both() {
+/// Cuts a node off, and changes what is retained on both sides.
+fn cut_off_and_back(is_killed: bool) {
     let mut cluster = Cluster::start_default();
     if !cluster.can_cut() {
         return println!("skipped: nodes can be cut off from each other by root only");
@@ -229,9 +229,25 @@ fn nodes_that_were_cut_off_from_each_other_have_the_newest_of_both() {
         retain(client, topic, text);
     }
     retain(&mut here, "old", "");
+    if is_killed {
+        cluster.kill(3);
+    }
     cluster.mend(3);
+    if is_killed {
+        cluster[3].spawn();
+    }
     cluster.wait_ready();
     for node in cluster.ids() {
         wait_on(&cluster[node], &root, &[("here", "new"), ("there", "new")]);
     }
+}
+
+#[test]
+fn nodes_that_were_cut_off_from_each_other_have_the_newest_of_both() {
+    cut_off_and_back(false);
+}
+
+#[test]
+fn what_a_node_alone_had_retained_before_it_ended_is_everywhere_when_it_is_back() {
+    cut_off_and_back(true);
 }

@@ -114,7 +114,7 @@ impl Retained {
         let mut tree = self.0.tree.write();
         for name in topics {
             let Ok(topic) = Topic::from_str(name) else { continue };
-            tree.cleared.retain(|cleared, _| cleared != name);
+            tree.cleared.remove(name.as_str());
             if let Some(kept) = tree.messages.remove(&topic) {
                 if kept.expires_at > now {
                     // Set anew meanwhile.

@@ -3,7 +3,7 @@
 //! The node that gives a session away keeps it in its store, marked as leaving, and does not use it. The other one takes it into its own,
 //! says so when it is on the disk, and then the first one lets go of it. If nothing is heard of that it is asked for, also
 //! after a crash. A node that has answered no never takes it; then the session goes on where it was. Its client need not wait for
-//! that: where it logs in meanwhile, and nobody has its session, all are asked whether they have it so.
+//! that: where it logs in meanwhile, and nobody has its session, those are asked that have such ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -237,6 +237,10 @@ impl Moves for SessionKeeper {
         {
             self.keeper.let_go(no);
         }
+    }
+
+    fn has_strays(&self) -> bool {
+        !self.keeper.strays.is_empty()
     }
 }
 
