@@ -162,7 +162,10 @@ impl FailoverEntry {
     /// Asks for a session that left a node, and has not arrived.
     async fn find_stray(&self, clean_start: bool) -> Verdict {
         let by = self.inner.id();
-        for node in self.cluster.liveness.others_with_strays() {
+        let liveness = &self.cluster.liveness;
+        // A login that died with its node may have taken the place of a session that nobody has touched.
+        let nodes = if self.has_predecessor() { liveness.others_alive() } else { liveness.others_with_strays() };
+        for node in nodes {
             let asked = self.cluster.kick(&*self.shared, node, &by, clean_start, STRAY);
             let answer = tokio::select! {
                 answer = asked => answer,
@@ -271,7 +274,7 @@ impl Entry for FailoverEntry {
         self.cluster.takeovers.stop_following(&client_id);
         let mut verdict = self.take(clean_start, clear_subscriptions).await;
         if matches!(verdict, Ok(Verdict::Nothing)) {
-            // It may have been on its way to a node that has died.
+            // It may have been on its way to a node that has died, or be where it was.
             verdict = Ok(self.find_stray(clean_start).await);
         }
         self.cluster.subscribed.note(&*self.inner);

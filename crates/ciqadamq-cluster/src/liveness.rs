@@ -29,7 +29,7 @@ pub struct View {
     /// Since when it is dead.
     pub dead_since: Option<Instant>,
     /// When it came, came back, or began anew.
-    pub came: Option<Instant>,
+    came: Option<Instant>,
     answered: Instant,
     misses: u32,
 }
@@ -158,6 +158,11 @@ impl Liveness {
     /// The nodes that are dead.
     pub fn dead(&self) -> Vec<NodeId> {
         self.views.read().iter().filter(|(_, view)| view.dead_since.is_some()).map(|(node, _)| *node).collect()
+    }
+
+    /// When a node came, came back, or began anew.
+    pub fn came(&self, node: NodeId) -> Option<Instant> {
+        self.views.read().get(&node).and_then(|view| view.came)
     }
 
     /// The other nodes that have sessions on their disks that are not in use.

@@ -74,7 +74,6 @@ impl Plugin for ClusterPlugin {
         tokio::spawn(self.cluster.clone().watch());
         tokio::spawn(self.cluster.clone().sweep());
         tokio::spawn(self.cluster.clone().look_for_unrouted());
-        tokio::spawn(self.cluster.clone().follow_returns());
         tokio::spawn(self.cluster.clone().hear_of_unrouted());
         info!(plugin = NAME, "started");
         Ok(())

@@ -18,8 +18,8 @@ use crate::wire::{Answer, Ask};
 pub(crate) const PAGE: usize = 1024 * 1024;
 /// How long a node may take for a page.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How often a node is asked that gives no answer, such as one that is starting, too.
-const TRIES: usize = 5;
+/// How often a node is asked that gives no answer. One that is starting, too, is asked again when it takes messages.
+const TRIES: usize = 2;
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Cluster {
@@ -34,7 +34,9 @@ impl Cluster {
         join_all(self.liveness.others_alive().into_iter().map(|node| self.catch_up_from(node))).await;
     }
 
-    async fn catch_up_from(&self, node: NodeId) {
+    /// Takes over what a node has and this one has not. What one has retained before it was cut off or ended may not have come here, so
+    /// it is asked whenever it takes messages again.
+    pub(crate) async fn catch_up_from(&self, node: NodeId) {
         let Some(retained) = self.retained.get() else { return };
         let (mut after, mut taken) = (String::new(), 0_u64);
         loop {
@@ -70,20 +72,5 @@ impl Cluster {
             tokio::time::sleep(RETRY).await;
         }
         None
-    }
-
-    /// Catches up with nodes that come back, for ever: what one has retained before it was cut off or ended may not have come here.
-    pub(crate) async fn follow_returns(self: Arc<Self>) {
-        let mut changes = self.liveness.changes();
-        let mut before = self.liveness.views();
-        while changes.changed().await.is_ok() {
-            let now = self.liveness.views();
-            for (node, view) in &now {
-                if view.came != before.get(node).and_then(|was| was.came) && self.serves() {
-                    self.catch_up_from(*node).await;
-                }
-            }
-            before = now;
-        }
     }
 }

@@ -26,6 +26,7 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 pub(crate) async fn keep_sending(cluster: Arc<Cluster>, node: NodeId, addr: String, queue: Arc<Queue>) {
     let mut pause = RETRY;
     let mut said: Option<(String, Instant)> = None;
+    let mut came = None;
     loop {
         if let Some(dead_for) = cluster.liveness.dead_for(node) {
             if dead_for > KEEP_FOR_DEAD {
@@ -42,6 +43,11 @@ pub(crate) async fn keep_sending(cluster: Arc<Cluster>, node: NodeId, addr: Stri
                 info!(node, "connected to node");
                 (pause, said) = (RETRY, None);
                 queue.begin(has);
+                if came != cluster.liveness.came(node) {
+                    came = cluster.liveness.came(node);
+                    let cluster = cluster.clone();
+                    tokio::spawn(async move { cluster.catch_up_from(node).await });
+                }
                 let error = tokio::select! {
                     error = transfer(socket, &queue) => error,
                     () = cluster.liveness.died(node) => anyhow::anyhow!("it is dead"),
