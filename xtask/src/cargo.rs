@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
@@ -32,11 +33,18 @@ pub fn cargo(args: &[&str]) -> anyhow::Result<Command> {
     Ok(command)
 }
 
+/// From how long on a command's time is worth a line.
+const LONG: Duration = Duration::from_secs(10);
+
 /// Runs a command to its end, after saying what it is; anything but success is an error.
 pub fn execute(command: &mut Command) -> anyhow::Result<()> {
     let line = show(command);
     eprintln!("$ {line}");
+    let begun = Instant::now();
     let status = command.status().with_context(|| format!("`{line}` cannot be started"))?;
+    if begun.elapsed() >= LONG {
+        eprintln!("({} s)", begun.elapsed().as_secs());
+    }
     if !status.success() {
         bail!("`{line}` failed: {status}");
     }
