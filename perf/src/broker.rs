@@ -13,8 +13,9 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::config::{Place, configure};
-use crate::mqtt::{Connection, Login};
+use crate::mqtt::Connection;
 use crate::process::{self, Started};
+use crate::rabbitmq;
 use crate::users::{self, Users};
 
 /// How long a start may take; RabbitMQ needs half of it on a busy machine.
@@ -40,7 +41,7 @@ pub enum Kind {
     Rmqttd,
     /// ciqadamq 1.0, with logins and the access rule
     Ciqadamq,
-    /// RabbitMQ with its MQTT plugin and one login
+    /// RabbitMQ with its MQTT plugin, everybody allowed; without QoS 2
     Rabbitmq,
 }
 
@@ -69,10 +70,26 @@ impl Kind {
         let usual = match self {
             Self::Mosquitto => "mosquitto",
             Self::Rmqttd => "rmqttd",
-            Self::Rabbitmq => "rabbitmq-server",
+            Self::Rabbitmq => return given(variable).unwrap_or_else(rabbitmq::usual),
             Self::Own | Self::OwnNodelay | Self::Ciqadamq => "ciqadamq",
         };
-        std::env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from)
+        given(variable).unwrap_or_else(|| usual.into())
+    }
+
+    /// What to do when the program is not there.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Own | Self::OwnNodelay => "is it installed?",
+            Self::Mosquitto => "install the package `mosquitto`, or name the program in PERF_MOSQUITTO",
+            Self::Rmqttd => "put it on the PATH, or name the program in PERF_RMQTTD",
+            Self::Ciqadamq => "put it on the PATH, or name the program in PERF_CIQADAMQ",
+            Self::Rabbitmq => "install the package `rabbitmq-server`, or name the program in PERF_RABBITMQ",
+        }
+    }
+
+    /// The highest QoS it grants. RabbitMQ grants QoS 1 where 2 is asked for (rabbitmq-server#10373).
+    pub fn qos_max(self) -> u8 {
+        if self == Self::Rabbitmq { 1 } else { 2 }
     }
 
     pub fn is_own(self) -> bool {
@@ -130,6 +147,8 @@ pub struct Broker {
     pub addrs: Vec<SocketAddr>,
     pub users: Rc<Users>,
     running: Vec<Started>,
+    // ended after what runs, which needs it
+    epmd: Option<Started>,
     dir: TempDir,
 }
 
@@ -151,11 +170,12 @@ impl Broker {
             addrs: places.iter().map(|place| place.mqtt).collect(),
             users: Rc::new(Users::anonymous(setup.devices_per_user)),
             running: Vec::new(),
+            epmd: None,
             dir: tempfile::Builder::new().prefix("ciqadamq-perf-").tempdir()?,
         };
         if kind == Kind::Rabbitmq {
-            let login = Login { username: "guest".into(), password: "guest".into() };
-            broker.users = Rc::new(Users::shared(setup.devices_per_user, login));
+            broker.epmd = Some(rabbitmq::start_epmd(&places[0]).await?);
+            broker.version = rabbitmq::version(&program, broker.dir.path(), &places[0]);
         }
         for node in 0..places.len() {
             let dir = broker.node_dir(node);
@@ -186,7 +206,8 @@ impl Broker {
         if let Some((_, load)) = &setup.cores {
             process::pin(load);
         }
-        let child = child.with_context(|| format!("`{}` cannot be started; is it installed?", program.display()))?;
+        let child =
+            child.with_context(|| format!("`{}` cannot be started; {}", program.display(), self.kind.remedy()))?;
         self.running.push(child);
         Ok(())
     }
@@ -226,9 +247,13 @@ impl Broker {
         self.nodes().concat()
     }
 
-    /// The processes of each node.
+    /// The processes of each node whose costs are the broker's.
     pub fn nodes(&self) -> Vec<Vec<u32>> {
-        self.running.iter().map(Started::pids).collect()
+        let pids = self.running.iter().map(Started::pids);
+        if self.kind == Kind::Rabbitmq {
+            return pids.map(|pids| rabbitmq::working(pids, process::name)).collect();
+        }
+        pids.collect()
     }
 
     fn node_dir(&self, node: usize) -> PathBuf {
@@ -252,11 +277,16 @@ impl Broker {
     }
 }
 
+/// A program that the environment names.
+fn given(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from)
+}
+
 /// What it calls itself, on one line.
 fn version(kind: Kind, program: &Path) -> String {
     let argument = if kind == Kind::Mosquitto { "-h" } else { "--version" };
     if matches!(kind, Kind::Rabbitmq | Kind::Ciqadamq) {
-        // Asked for its version, it starts.
+        // Asked for its version, it starts; RabbitMQ has a tool that is asked later.
         return String::new();
     }
     // It is for the chart's legend; the measurement goes on without.
@@ -285,6 +315,7 @@ mod tests {
                 addrs: vec![addr],
                 users: users.clone(),
                 running: vec![child],
+                epmd: None,
                 dir: tempfile::tempdir().unwrap(),
             };
             let began = Instant::now();
@@ -298,5 +329,13 @@ mod tests {
         let setup = Setup { own: Some("/nowhere/broker".into()), ..Setup::of(1) };
         let error = Broker::start(Kind::Own, &setup).await.err().unwrap();
         assert!(format!("{error:#}").contains("/nowhere/broker"), "{error:#}");
+    }
+
+    #[test]
+    fn a_peer_that_is_not_there_can_be_had() {
+        let peers = Kind::value_variants().iter().filter(|kind| !kind.is_own());
+        for peer in peers {
+            assert!(peer.remedy().contains("PERF_"), "{}: {}", peer.name(), peer.remedy());
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::Context as _;
 
 use crate::broker::{Kind, Setup};
-use crate::users;
+use crate::{rabbitmq, users};
 
 /// What one node listens on.
 #[derive(Debug, Clone, Copy)]
@@ -115,17 +115,7 @@ pub fn configure(
             );
             command.arg("-f").arg(write("rmqtt.toml", text)?);
         }
-        Kind::Rabbitmq => {
-            let conf = format!(
-                "listeners.tcp = none\nmqtt.listeners.tcp.1 = {mqtt}\nmqtt.exchange = amq.topic\nlog.console.level = error\n"
-            );
-            let conf = write("rabbitmq.conf", conf)?;
-            let plugins = write("enabled_plugins", "[rabbitmq_mqtt].\n".into())?;
-            command.env("RABBITMQ_NODENAME", format!("perf{}@localhost", mqtt.port()));
-            command.env("RABBITMQ_CONFIG_FILE", conf).env("RABBITMQ_ENABLED_PLUGINS_FILE", plugins);
-            command.env("RABBITMQ_MNESIA_BASE", dir.join("mnesia")).env("RABBITMQ_LOG_BASE", dir.join("logs"));
-            command.env("RABBITMQ_DIST_PORT", api.port().to_string()).env("HOME", dir);
-        }
+        Kind::Rabbitmq => rabbitmq::configure(dir, &places[node], command)?,
     }
     Ok(())
 }

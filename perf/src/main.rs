@@ -11,6 +11,7 @@ mod flame;
 mod load;
 mod mqtt;
 mod process;
+mod rabbitmq;
 mod resources;
 mod soak;
 mod stacks;

@@ -146,6 +146,11 @@ fn parse_cpu(stat: &str) -> Option<Duration> {
     Some(TICK * (ticks(11)? + ticks(12)?))
 }
 
+/// What the system calls a process: the file it runs, its first 15 bytes. `None` where the system does not tell.
+pub fn name(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+}
+
 fn resident_of(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()
@@ -226,5 +231,7 @@ mod tests {
         assert!(resident_kb(&[me]).is_some_and(|kb| kb > 0));
         assert!(cpu(&[me]).is_some());
         assert_eq!(descendants(me).first(), Some(&me));
+        // Of the process, not of the test's thread.
+        assert!(name(me).is_some_and(|name| name.starts_with("ciqadamq_perf")), "{:?}", name(me));
     }
 }

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use crate::broker::{Broker, Kind};
 use crate::chart::{Chart, Line, Panel, machine};
 use crate::load::{Fleet, Outcome, PAYLOAD_MIN, Phase};
-use crate::sweep::bar;
+use crate::sweep::{bar, with_qos};
 use crate::{Common, kinds, process, table};
 
 /// How to ramp.
@@ -62,6 +62,13 @@ impl Workload {
             Self::Messages(_) => "qos2",
         }
     }
+
+    fn qos(self) -> u8 {
+        match self {
+            Self::Idle => 0,
+            Self::Messages(qos) => qos,
+        }
+    }
 }
 
 /// What one process, or all together, cost during a sample.
@@ -92,6 +99,9 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         "0 is not enough"
     );
     anyhow::ensure!(args.subs.is_sorted(), "--subs: the numbers have to rise");
+    for kind in kinds.iter().filter(|kind| kind.qos_max() < 2) {
+        println!("{}: not measured at QoS 2, which it does not grant", kind.name());
+    }
     let progress = bar((args.subs.len() * kinds.len()) as u64)?;
     let mut samples = Vec::new();
     for kind in &kinds {
@@ -101,6 +111,9 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     progress.finish_and_clear();
     for workload in WORKLOADS {
         let of: Vec<_> = samples.iter().filter(|sample| sample.workload == workload).collect();
+        if of.is_empty() {
+            continue;
+        }
         let rows: Vec<_> = of.iter().map(|sample| sample.cells()).collect();
         let name = format!("perf-resources-{}", workload.name());
         table::write(&args.common.result(&format!("{name}.csv"))?, &HEAD, &rows)?;
@@ -114,12 +127,12 @@ async fn ramp(args: &Args, kind: Kind, progress: &ProgressBar) -> anyhow::Result
     progress.set_message("starts");
     let broker = Broker::start(kind, &args.common.setup(most.max(1))).await?;
     // At QoS 2 subscriptions a message arrives with the QoS it was sent with.
-    let mut fleet = Fleet::new(&broker.addrs, &broker.users, 2)?;
+    let mut fleet = Fleet::new(&broker.addrs, &broker.users, kind.qos_max())?;
     let mut all = Vec::new();
     for subs in &args.subs {
         let place = || format!("{}, {subs} clients", kind.name());
         fleet.grow(*subs, progress).await.with_context(place)?;
-        for workload in WORKLOADS {
+        for workload in WORKLOADS.into_iter().filter(|workload| workload.qos() <= kind.qos_max()) {
             progress.set_message(format!("{subs} clients, {}", workload.name()));
             let sampler = sample(args, &broker, workload, *subs);
             let (Workload::Messages(qos), true) = (workload, *subs > 0) else {
@@ -212,7 +225,7 @@ fn chart(args: &Args, kinds: &[Kind], workload: Workload, samples: &[&Sample]) -
             let points = args.subs.iter().filter_map(point).collect();
             Line { name: kind.name().into(), color, dashed: false, points }
         };
-        let lines = kinds.iter().enumerate().map(line).collect();
+        let lines = with_qos(kinds, workload.qos()).map(line).collect();
         Panel { title: title.into(), x: "connected, subscribed clients".into(), lines }
     };
     let mut panels = vec![

@@ -89,7 +89,14 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.payload >= PAYLOAD_MIN, "--payload: at least {PAYLOAD_MIN} bytes");
     anyhow::ensure!(args.publishers > 0 && args.rounds > 0 && args.msgs > 0 && args.rate > 0, "0 is not enough");
     anyhow::ensure!(args.subs.iter().all(|n| *n > 0), "--subs: 0 subscribers receive nothing");
-    let steps = args.subs.len() * args.qos.len() * args.rounds * kinds.len();
+    let runs: usize = args.qos.iter().map(|qos| with_qos(&kinds, *qos).count()).sum();
+    anyhow::ensure!(runs > 0, "--qos: none of the brokers to measure grants it");
+    for (qos, kind) in args.qos.iter().flat_map(|qos| kinds.iter().map(move |kind| (*qos, *kind))) {
+        if qos > kind.qos_max() {
+            println!("{}: not measured at QoS {qos}, which it does not grant", kind.name());
+        }
+    }
+    let steps = args.subs.len() * args.rounds * runs;
     let progress = bar(steps as u64)?;
     let mut rows = Vec::new();
     let whole = measure_all(args, &kinds, &progress, &mut rows).await;
@@ -112,7 +119,7 @@ async fn measure_all(args: &Args, kinds: &[Kind], progress: &ProgressBar, rows: 
     for subs in &args.subs {
         for qos in &args.qos {
             for round in 1..=args.rounds {
-                for kind in kinds {
+                for (_, kind) in with_qos(kinds, *qos) {
                     progress.set_prefix(format!("{}, {subs} subscribers, QoS {qos}", kind.name()));
                     rows.extend(measure(args, *kind, *subs, *qos, round, progress).await?);
                     progress.inc(1);
@@ -166,6 +173,11 @@ fn cpu_between(before: Option<Duration>, after: Option<Duration>) -> Option<Dura
 /// Microseconds for each.
 fn each(cpu: Option<Duration>, count: u64) -> Option<f64> {
     (count > 0).then_some(cpu?.as_secs_f64() * 1e6 / count as f64)
+}
+
+/// The brokers that grant a QoS, each with its place among all, which is its colour.
+pub fn with_qos(kinds: &[Kind], qos: u8) -> impl Iterator<Item = (usize, &Kind)> {
+    kinds.iter().enumerate().filter(move |(_, kind)| qos <= kind.qos_max())
 }
 
 /// Gone where there is no terminal.
@@ -224,10 +236,10 @@ fn chart(args: &Args, kinds: &[Kind], rows: &[Row]) -> Chart {
                 dashed: false,
                 points: of(*kind, paced, value),
             };
-            kinds.iter().enumerate().map(line).collect()
+            with_qos(kinds, *qos).map(line).collect()
         };
         let mut latency = Vec::new();
-        for (color, kind) in kinds.iter().enumerate() {
+        for (color, kind) in with_qos(kinds, *qos) {
             for (quantile, name, dashed) in [(0.5, "p50", false), (0.99, "p99", true)] {
                 let points = of(*kind, true, &|row| Some(row.outcome.latency_ms(quantile)));
                 latency.push(Line { name: format!("{} {name}", kind.name()), color, dashed, points });
@@ -264,5 +276,18 @@ fn chart(args: &Args, kinds: &[Kind], rows: &[Row]) -> Chart {
             machine()
         ),
         panels,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_is_measured_at_what_it_grants_and_keeps_its_colour() {
+        let kinds = [Kind::Own, Kind::Rabbitmq, Kind::Mosquitto];
+        let of = |qos| with_qos(&kinds, qos).map(|(color, kind)| (color, *kind)).collect::<Vec<_>>();
+        assert_eq!(of(1), [(0, Kind::Own), (1, Kind::Rabbitmq), (2, Kind::Mosquitto)]);
+        assert_eq!(of(2), [(0, Kind::Own), (2, Kind::Mosquitto)]);
     }
 }

@@ -27,11 +27,6 @@ impl Users {
         Self { devices_per_user, logins: Vec::new(), backend: None }
     }
 
-    /// For a broker with one login for all.
-    pub fn shared(devices_per_user: usize, login: Login) -> Self {
-        Self { devices_per_user, logins: vec![login.clone()], backend: Some(login) }
-    }
-
     /// Users, and a superuser who publishes, made over the REST API of ciqadamq. One password for all, which nobody knows
     /// and which is gone with the directory of the run.
     pub async fn provision(
@@ -82,7 +77,7 @@ impl Users {
 
     /// What a user logs in with.
     pub fn login(&self, user: usize) -> Option<&Login> {
-        self.logins.get(user).or_else(|| self.logins.first())
+        self.logins.get(user)
     }
 
     /// What the publisher logs in with.
@@ -153,11 +148,5 @@ mod tests {
         assert_eq!(users.with_devices(5), 3);
         assert_eq!(users.topic(7), "chat/u7/m/all");
         assert!(users.login(3).is_none() && users.backend().is_none());
-    }
-
-    #[test]
-    fn one_login_may_serve_all() {
-        let users = Users::shared(1, Login { username: "guest".into(), password: "x".into() });
-        assert_eq!(users.login(9).unwrap().username, "guest");
     }
 }

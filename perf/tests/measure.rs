@@ -135,4 +135,5 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     assert!(run(&["perf", "--subs", "0"]).contains("--subs"));
     assert!(run(&["perf", "--binary", "/nowhere/ciqadamq"]).contains("/nowhere/ciqadamq"));
     assert!(run(&["perf-resources", "--subs", "9,3"]).contains("rise"));
+    assert!(run(&["perf", "--only-peers", "--peer", "rabbitmq", "--qos", "2"]).contains("--qos"));
 }
