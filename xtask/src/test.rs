@@ -19,7 +19,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let nextest = is_there(Command::new("cargo-nextest").args(["nextest", "--version"]));
     let mut tests = if nextest {
-        cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast"])?
+        // They wait for brokers most of the time, and for time to pass.
+        let threads = 2 * std::thread::available_parallelism()?.get();
+        let mut tests = cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast"])?;
+        tests.args(["--test-threads", &threads.to_string()]);
+        tests
     } else {
         eprintln!("cargo-nextest is not installed: running cargo test");
         cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--bins", "--lib", "--tests"])?
