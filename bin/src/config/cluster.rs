@@ -6,6 +6,9 @@ use super::kinds::excerpt;
 use super::model::{Api, Cluster, Config, SecretsProvider};
 use super::read::Reading;
 
+/// A pause of this length is nothing special on a busy machine.
+const ELECTION_MIN_MS: u64 = 100;
+
 /// An entry `id@rest`. The kinds have checked that it is one.
 fn split(entry: &str) -> Option<(u16, &str)> {
     let (id, rest) = entry.split_once('@')?;
@@ -128,6 +131,15 @@ fn problems(config: &Config) -> Vec<(&'static str, String)> {
             cluster.election_tick
         );
         found.push(("cluster.heartbeat_tick", text));
+    }
+    let election = u64::from(cluster.election_tick) * u64::from(cluster.raft.tick_ms);
+    if election < ELECTION_MIN_MS {
+        let text = format!(
+            "is {election} ms in ticks of {} ms (cluster.raft.tick_ms), and any pause longer than that an election; ask for \
+             {ELECTION_MIN_MS} ms or more, or leave it out",
+            cluster.raft.tick_ms
+        );
+        found.push(("cluster.election_tick", text));
     }
     // On top of what is set by keys, as the plugin will read it.
     let plugin = crate::settings::cluster(config).map(|settings| settings.raft);

@@ -597,7 +597,7 @@ pub struct Raft {
 impl Default for Raft {
     fn default() -> Self {
         Self {
-            tick_ms: 5,
+            tick_ms: 2,
             proposal_batch_size: 60,
             proposal_batch_timeout_ms: 0,
             grpc_timeout_ms: 1000,
@@ -626,8 +626,8 @@ impl Default for Cluster {
             join_retry_secs: 5,
             check_quorum: true,
             pre_vote: true,
-            election_tick: 60,
-            heartbeat_tick: 12,
+            election_tick: 250,
+            heartbeat_tick: 50,
             raft_worker_threads: 2,
             raft: Raft::default(),
         }

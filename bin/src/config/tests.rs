@@ -200,7 +200,8 @@ fn what_a_cluster_needs_is_said_in_one_go() {
     for wanted in ["cluster.node_id: is 0", "cluster.node_grpc_addrs: names fewer than two nodes"] {
         assert!(all.contains(wanted), "{wanted}\nnot in\n{all}");
     }
-    let text = "[cluster]\nenabled = true\nnode_id = 4\nleader_id = 9\npeer_tls = true\nheartbeat_tick = 60\n\
+    let text = "[cluster]\nenabled = true\nnode_id = 4\nleader_id = 9\npeer_tls = true\n\
+                heartbeat_tick = 60\nelection_tick = 10\n\
                 node_grpc_addrs = [\"1@a:5363\", \"2@b:5363\", \"3@b:5363\"]\nraft_peer_addrs = [\"1@a:6003\", \"2@b:6003\"]\n\
                 node_api_addrs = [\"1@http://a:8090\", \"2@http://b:8090\", \"3@http://c:8090\"]\n\
                 [cluster.raft]\nmore = [\"raft.max_inflight_msgs = 256\", \"raft.heartbeat = \\\"9ms\\\"\"]\n\
@@ -215,6 +216,7 @@ fn what_a_cluster_needs_is_said_in_one_go() {
         "cluster.enabled: nodes show each other api.repl_token",
         "cluster.enabled: a node of a cluster needs the plugin `ciqadamq-rest`",
         "cluster.heartbeat_tick: must be less than",
+        "cluster.election_tick: is 20 ms in ticks of 2 ms",
         "cluster.raft.more: `raft.heartbeat = \"9ms\"` is set by a key of its own",
     ] {
         assert!(all.contains(wanted), "{wanted}\nnot in\n{all}");
