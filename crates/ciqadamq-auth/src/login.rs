@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ciqadamq_core::{
     AUDIT, AccessRules, Command, HashError, LogBudget, PASSWORD_BYTES_MAX, PasswordHash, PasswordHashing, Principal,
@@ -18,6 +18,10 @@ use crate::host::host;
 use crate::metrics::AuthMetrics;
 use crate::phc;
 use crate::pool::HashPool;
+
+/// How long a login waits for a directory that does not answer, and between two tries. Less than a client waits for CONNACK.
+const DIRECTORY_WAIT: Duration = Duration::from_secs(2);
+const DIRECTORY_RETRY: Duration = Duration::from_millis(20);
 
 /// What a CONNECT says.
 pub struct Login<'a> {
@@ -197,13 +201,21 @@ impl Judge {
             return Err(Refusal::WrongPassword);
         }
         // The revision first: a change between the two makes this login too old, not too young.
-        let revision = self.directory.revision();
-        let user = self.directory.get(username).map_err(|error| {
-            if let Some(suppressed) = self.faults.spend() {
-                warn!(%error, suppressed, "user directory does not answer");
+        let since = Instant::now();
+        let (revision, user) = loop {
+            let revision = self.directory.revision();
+            match self.directory.get(username) {
+                Ok(user) => break (revision, user),
+                // A node that stood still for a moment catches up in another one.
+                Err(_) if since.elapsed() < DIRECTORY_WAIT => tokio::time::sleep(DIRECTORY_RETRY).await,
+                Err(error) => {
+                    if let Some(suppressed) = self.faults.spend() {
+                        warn!(%error, suppressed, "user directory does not answer");
+                    }
+                    return Err(Refusal::DirectoryUnavailable);
+                }
             }
-            Refusal::DirectoryUnavailable
-        })?;
+        };
         let user = self.authenticate(username, user, &Secret::new(password), login).await?;
         if user.disabled {
             return Err(Refusal::Disabled);

@@ -344,3 +344,40 @@ fn a_node_that_is_back_gets_its_messages_even_while_nobody_leads() {
     });
     cluster.wait_ready();
 }
+
+#[test]
+fn a_user_deleted_while_a_node_stood_still_does_not_get_in_there_when_it_goes_on() {
+    let mut cluster = Cluster::start_default();
+    for (round, still) in [(0, Duration::from_secs(3)), (1, Duration::from_secs(8))] {
+        let gone = cluster[1].user(&format!("gone{round}"));
+        let connect = gone.connect(Version::V5, "phone");
+        // Its password is known there.
+        cluster[3].connect(&connect).accepted().0.disconnect();
+        cluster.stop(3);
+        thread::sleep(still);
+        cluster[1].rest.delete_user(&gone.username);
+        let stays = cluster[1].user(&format!("stays{round}"));
+        cluster.resume(3);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(2) {
+            assert!(!cluster[3].connect(&connect).is_accepted(), "in, {:?} after its node went on", since.elapsed());
+        }
+        let answer = cluster[3].connect(&stays.connect(Version::V5, "phone"));
+        assert!(answer.is_accepted(), "who was created meanwhile gets in: {answer:?}");
+        cluster.wait_ready();
+    }
+}
+
+#[test]
+fn a_node_that_was_taken_out_while_it_runs_lets_nobody_in() {
+    let cluster = Cluster::start_default();
+    let (ua, gone) = (cluster[1].user("ua"), cluster[1].user("gone"));
+    cluster[3].connect(&gone.connect(Version::V5, "phone")).accepted().0.disconnect();
+    cluster.order(1, &["cluster", "remove", "3"]);
+    cluster.wait_why(3, "taken out of the cluster");
+    cluster[1].rest.delete_user(&gone.username);
+    for account in [&gone, &ua] {
+        assert!(!cluster[3].connect(&account.connect(Version::V5, "phone")).is_accepted(), "{}", account.username);
+    }
+    assert!(cluster[1].connect(&ua.connect(Version::V5, "phone")).is_accepted());
+}

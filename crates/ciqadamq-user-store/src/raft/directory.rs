@@ -46,9 +46,9 @@ pub enum StartError {
 
 /// The user directory, the same on all members.
 ///
-/// Reads come from this node and need no other. Until it has caught up with what was acknowledged before it started,
-/// reads are refused: a user deleted meanwhile must not be let in once more. Later it goes on with what it knows, whoever
-/// else can be reached.
+/// Reads come from this node and need no other. Until it has caught up with what was acknowledged before it started, and
+/// again after it may have missed something (it stood still, its disk is full, it was taken out), reads are refused: a user
+/// deleted meanwhile must not be let in once more. Else it goes on with what it knows, whoever else can be reached.
 pub struct ReplicatedUsers {
     node: Arc<Node>,
     proposer: Proposer,
@@ -72,7 +72,7 @@ impl ReplicatedUsers {
         let node = Node::start(config, store, peers, health).await?;
         services.offer(SERVICE, Arc::new(UsersService { node: node.clone() }));
         let proposer = Proposer::start(node.clone());
-        let tasks = Mutex::new(vec![tokio::spawn(formation::run(node.clone()))]);
+        let tasks = Mutex::new(vec![tokio::spawn(formation::run(node.clone())), tokio::spawn(node.clone().beat())]);
         if is_alone {
             let caught_up = async {
                 while !node.has_caught_up() {

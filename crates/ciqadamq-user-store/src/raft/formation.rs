@@ -29,11 +29,14 @@ const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// Pause between tries, and between looks at a running cluster.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often a node that serves asks whether it knows everything, while it hears of a leader. It is a call for each member.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs for ever.
 pub(crate) async fn run(node: Arc<Node>) {
     loop {
         let mut said = None;
+        node.take_missed();
         while let Err(reason) = catch_up(&node).await {
             if said.as_ref() != Some(&reason) {
                 tracing::info!(%reason, "users: not ready");
@@ -44,6 +47,11 @@ pub(crate) async fn run(node: Arc<Node>) {
         }
         announce(&node).await;
         node.set_caught_up(Ok(()));
+        if let Some(reason) = node.take_missed() {
+            // While it caught up.
+            node.set_caught_up(Err(reason));
+            continue;
+        }
         tracing::info!(members = ?node.members().keys().collect::<Vec<_>>(), "users: caught up");
         let reason = keep_looking(&node).await;
         tracing::error!(%reason, "users: this node serves no logins any more");
@@ -65,7 +73,15 @@ async fn catch_up(node: &Node) -> Result<(), String> {
 
 /// Waits until this node has applied all that was acknowledged before.
 async fn apply_all(node: &Node) -> Result<(), String> {
-    let index = read_index_from_leader(node).await?;
+    let index = read_index_from_leader(node).await.map_err(|error| match error {
+        ReadIndexError::NotMember => not_a_member(node),
+        ReadIndexError::NoQuorum => "a quorum of the members cannot be reached".into(),
+        ReadIndexError::NotLeader => "no member of the cluster leads now; a quorum of them must be up".into(),
+    })?;
+    apply_up_to(node, index).await
+}
+
+async fn apply_up_to(node: &Node, index: u64) -> Result<(), String> {
     let mut applied = node.progress.applied();
     let waited = timeout(APPLY, applied.wait_for(|last| last.is_some_and(|last| last.index >= index))).await;
     match waited {
@@ -88,11 +104,11 @@ pub(crate) async fn up_to_date(node: &Node) -> Result<(), String> {
     }
 }
 
-async fn read_index_from_leader(node: &Node) -> Result<u64, String> {
-    let metrics = node.metrics().ok_or("the replicated log does not run")?;
+async fn read_index_from_leader(node: &Node) -> Result<u64, ReadIndexError> {
+    let metrics = node.metrics().ok_or(ReadIndexError::NotLeader)?;
     if is_leader(&metrics) {
-        let read = read_index(node, (node.id(), node.incarnation())).await;
-        return read.map_err(|_| "a quorum of the members cannot be reached".into());
+        // It is a member as long as it leads.
+        return read_index(node, (node.id(), node.incarnation())).await.map_err(|_| ReadIndexError::NoQuorum);
     }
     // Whoever was taken out does not hear of the leader any more: the others know.
     let mut asked = node.other_members();
@@ -106,19 +122,16 @@ async fn read_index_from_leader(node: &Node) -> Result<u64, String> {
             _ => None,
         }
     }));
-    let mut no_quorum = false;
+    let mut worst = ReadIndexError::NotLeader;
     for answer in answers.await.into_iter().flatten() {
         match answer {
             Ok(index) => return Ok(index),
-            Err(ReadIndexError::NotMember) => return Err(not_a_member(node)),
-            Err(ReadIndexError::NoQuorum) => no_quorum = true,
+            Err(ReadIndexError::NotMember) => return Err(ReadIndexError::NotMember),
+            Err(ReadIndexError::NoQuorum) => worst = ReadIndexError::NoQuorum,
             Err(ReadIndexError::NotLeader) => {}
         }
     }
-    Err(match no_quorum {
-        true => "a quorum of the members cannot be reached".into(),
-        false => "no member of the cluster leads now; a quorum of them must be up".to_owned(),
-    })
+    Err(worst)
 }
 
 /// Whether another configured node has users of its own, though this one believes to be the only member.
@@ -216,8 +229,20 @@ async fn announce(node: &Node) {
 
 /// Calls members that were not reached, so that their return is noticed; ends with why this node must not serve.
 async fn keep_looking(node: &Node) -> String {
+    let mut asked = Instant::now();
     loop {
         sleep(LOOK_EVERY).await;
+        if let Some(reason) = node.take_missed() {
+            return reason;
+        }
+        // Whoever was taken out, or does not get what the others agree on, is not told.
+        let is_leaderless = node.metrics().is_none_or(|metrics| metrics.current_leader.is_none());
+        if is_leaderless || asked.elapsed() >= ASK_EVERY {
+            asked = Instant::now();
+            if let Some(reason) = is_behind(node).await {
+                return reason;
+            }
+        }
         let unreached = node
             .other_members()
             .into_iter()
@@ -233,5 +258,15 @@ async fn keep_looking(node: &Node) -> String {
         if let Some(reason) = not_the_only_one(node).await {
             return reason;
         }
+    }
+}
+
+/// Why this node must not go on with what it knows, if a quorum says that there is more, or that it is none of them. Without a
+/// quorum nobody changes anything.
+async fn is_behind(node: &Node) -> Option<String> {
+    match read_index_from_leader(node).await {
+        Ok(index) => apply_up_to(node, index).await.err(),
+        Err(ReadIndexError::NotMember) => Some(not_a_member(node)),
+        Err(ReadIndexError::NoQuorum | ReadIndexError::NotLeader) => None,
     }
 }

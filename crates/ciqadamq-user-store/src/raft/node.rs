@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ciqadamq_core::{Condition, Health, NodeId, Peers, UserDirectory};
 use openraft::{
@@ -18,6 +18,7 @@ use super::log::LogStore;
 use super::machine::{Machine, Progress};
 use super::network::Network;
 use super::proposed::Proposed;
+use super::proposer::VISIBLE_WAIT;
 use super::types::{Applied, Entry, Incarnation, Member, Metrics, Raft, Reign};
 use crate::{OpenError, UserStore};
 
@@ -32,6 +33,10 @@ const SNAPSHOT_CHUNK_BYTES: u64 = 1024 * 1024;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause before a raft that broke off is started again.
 const RESTART_EVERY: Duration = Duration::from_secs(1);
+/// How often this process notes that it runs, and after what pause it may have been given up: as long as others wait for it to show a
+/// change.
+const PULSE: Duration = Duration::from_millis(100);
+const STOOD_STILL: Duration = VISIBLE_WAIT;
 /// Name of the condition of readiness.
 const CONDITION: &str = "users";
 
@@ -104,6 +109,11 @@ pub(crate) struct Node {
     running: RwLock<Option<Running>>,
     problem: RwLock<Option<String>>,
     caught_up: AtomicBool,
+    /// why others may know of changes that this node does not, since it caught up
+    missed: parking_lot::Mutex<Option<String>>,
+    /// when this process was last seen to run, since `begun`: milliseconds
+    pulse: AtomicU64,
+    begun: Instant,
     /// held while the members are being changed
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) proposed: parking_lot::Mutex<Proposed>,
@@ -135,6 +145,9 @@ impl Node {
             running: RwLock::new(None),
             problem: RwLock::new(None),
             caught_up: AtomicBool::new(false),
+            missed: parking_lot::Mutex::default(),
+            pulse: AtomicU64::new(0),
+            begun: Instant::now(),
             changing: tokio::sync::Mutex::default(),
             proposed: parking_lot::Mutex::new(Proposed::since(reign)),
             watch: RwLock::new(None),
@@ -202,9 +215,40 @@ impl Node {
         self.running.read().as_ref().and_then(|running| running.log.space_problem())
     }
 
-    /// Whether logins may be answered: since this process began, it has seen everything acknowledged before that.
+    /// Whether logins may be answered: since this process began, it has seen everything acknowledged before that, and nothing
+    /// has happened by which it may have missed a change.
     pub(crate) fn has_caught_up(&self) -> bool {
-        self.caught_up.load(Ordering::Acquire)
+        self.caught_up.load(Ordering::Acquire) && (!self.config.is_clustered() || self.stood_still() < STOOD_STILL)
+    }
+
+    /// Others may know of changes that this node does not: it serves no logins before it has caught up again.
+    pub(crate) fn miss(&self, reason: String) {
+        *self.missed.lock() = Some(reason.clone());
+        if self.caught_up.load(Ordering::Acquire) {
+            self.set_caught_up(Err(reason));
+        }
+    }
+
+    /// Why it has to catch up again, if it does; asked once.
+    pub(crate) fn take_missed(&self) -> Option<String> {
+        self.missed.lock().take()
+    }
+
+    fn stood_still(&self) -> Duration {
+        self.begun.elapsed().saturating_sub(Duration::from_millis(self.pulse.load(Ordering::Acquire)))
+    }
+
+    /// Notes that this process runs, for ever. One that stood still (stopped, or on a machine that was) was given up by the others, who
+    /// acknowledge changes without it.
+    pub(crate) async fn beat(self: Arc<Self>) {
+        loop {
+            let stood_still = self.stood_still();
+            if stood_still >= STOOD_STILL {
+                self.miss(format!("this process stood still for {} ms", stood_still.as_millis()));
+            }
+            self.pulse.store(self.begun.elapsed().as_millis() as u64, Ordering::Release);
+            tokio::time::sleep(PULSE).await;
+        }
     }
 
     /// It has, or why not.

@@ -43,13 +43,13 @@ impl InternalService for UsersService {
         let reply = match call {
             Call::Append(rpc) => {
                 if !rpc.entries.is_empty() {
-                    node.space_problem().map_or(Ok(()), |reason| Err(ServiceError::Unavailable(reason)))?;
+                    refuse_without_space(node)?;
                 }
                 Reply::Append(raft()?.append_entries(rpc.into()).await.map_err(broken)?.into())
             }
             Call::Vote(rpc) => Reply::Vote(raft()?.vote(rpc.into()).await.map_err(broken)?.into()),
             Call::Snapshot(rpc) => {
-                node.space_problem().map_or(Ok(()), |reason| Err(ServiceError::Unavailable(reason)))?;
+                refuse_without_space(node)?;
                 Reply::Snapshot(match raft()?.install_snapshot(rpc.into()).await {
                     Ok(taken) => Taken::Yes(taken.vote.into()),
                     Err(RaftError::APIError(InstallSnapshotError::SnapshotMismatch(mismatch))) => Taken::Mismatch {
@@ -76,6 +76,13 @@ impl InternalService for UsersService {
         };
         encode_reply(&reply)
     }
+}
+
+/// What the others agree on does not come here: a user deleted meanwhile must not be let in.
+fn refuse_without_space(node: &Node) -> Result<(), ServiceError> {
+    let Some(reason) = node.space_problem() else { return Ok(()) };
+    node.miss(format!("changes of users are not taken: {reason}"));
+    Err(ServiceError::Unavailable(reason))
 }
 
 /// The raft here has stopped; the other one tries again later.
