@@ -21,6 +21,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How often a node is asked that gives no answer. One that is starting, too, is asked again when it takes messages.
 const TRIES: usize = 2;
 const RETRY: Duration = Duration::from_millis(500);
+/// And between two tries to have all.
+const PAUSE: Duration = Duration::from_secs(5);
 
 impl Cluster {
     /// Takes note of who has the Retained Messages of this node; nobody, where another plugin keeps them.
@@ -35,14 +37,22 @@ impl Cluster {
     }
 
     /// Takes over what a node has and this one has not. What one has retained before it was cut off or ended may not have come here, so
-    /// it is asked whenever it takes messages again.
-    pub(crate) async fn catch_up_from(&self, node: NodeId) {
-        let Some(retained) = self.retained.get() else { return };
+    /// it is asked whenever it takes messages again, and until it answers or is dead.
+    pub(crate) async fn catch_up_patiently(&self, node: NodeId) {
+        while !self.catch_up_from(node).await && !self.liveness.is_dead(node) {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether it was possible.
+    async fn catch_up_from(&self, node: NodeId) -> bool {
+        // A node that serves and has none leaves them to another plugin.
+        let Some(retained) = self.retained.get() else { return self.serves() };
         let (mut after, mut taken) = (String::new(), 0_u64);
         loop {
             let Some(page) = self.page_of(node, &after).await else {
                 warn!(node, "its retained messages could not be had: this node may serve older ones");
-                return;
+                return false;
             };
             let Some(last) = page.last() else { break };
             after.clone_from(&last.topic);
@@ -56,6 +66,7 @@ impl Cluster {
         if taken > 0 {
             info!(node, taken, "retained messages taken over");
         }
+        true
     }
 
     async fn page_of(&self, node: NodeId, after: &str) -> Option<Vec<ciqadamq_core::RetainedCopy>> {

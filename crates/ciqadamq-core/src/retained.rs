@@ -1,6 +1,7 @@
 //! How many Retained Messages a user may leave behind, and how nodes come to have the same ones.
 
 use std::fmt;
+use std::pin::Pin;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -43,4 +44,12 @@ pub trait RetainedCopies: Send + Sync {
 
     /// Takes one over, unless this node has a newer one or knows that it was cleared later; whether it did. Fails if the disk does.
     async fn take(&self, copy: RetainedCopy) -> Result<bool, String>;
+
+    /// When what this node has of a topic was published or cleared: milliseconds since the epoch. What is published here counts as later
+    /// than what is here, whatever the clocks say.
+    fn since(&self, topic: &str) -> Option<i64>;
+
+    /// Runs what sets a message that another node has just published: it has no effect if this node has a later one. Of two of the
+    /// same moment every node has the same.
+    async fn later_wins<'a>(&'a self, set: Pin<Box<dyn Future<Output = ()> + Send + 'a>>);
 }

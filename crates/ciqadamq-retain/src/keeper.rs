@@ -159,6 +159,8 @@ impl Keeper {
         for (_, mut retain) in store.get(&name).await? {
             if retain.from.id.username.as_deref() == Some(user) {
                 retain.publish.payload = Default::default();
+                // Now, and not when it was published: a node that is away has the message still.
+                retain.publish.create_time = None;
                 store.set(&name, retain, None).await?;
                 self.cleared.inc();
                 let event = "retained_cleared";

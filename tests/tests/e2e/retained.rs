@@ -1,5 +1,6 @@
 //! Whose Retained Messages there are, and what becomes of them.
 
+use std::thread;
 use std::time::Duration;
 
 use ciqadamq_tests::mqtt::{Event, Properties, Publish, Value, id, kind, packet, text};
@@ -192,8 +193,16 @@ fn a_node_that_was_away_has_what_is_retained_and_brings_nothing_back_that_was_cl
     for (topic, text) in before {
         retain(&mut publisher, topic, text);
     }
-    wait_on(&cluster[3], &root, &before);
+    // And one of a user who is deleted meanwhile.
+    let gone = cluster[3].user("gone");
+    retain(&mut cluster[3].client(&gone, Version::V5, "phone"), "chatsync", "private");
+    let with_it =
+        [("again", "old"), ("changed", "old"), ("chatsync", "private"), ("cleared", "private"), ("kept", "as it was")];
+    wait_on(&cluster[1], &root, &with_it);
+    wait_on(&cluster[3], &root, &with_it);
     cluster.kill(3);
+    cluster[1].rest.delete_user(&gone.username);
+    wait_on(&cluster[1], &root, &before);
     for (topic, text) in [("changed", "new"), ("cleared", ""), ("again", ""), ("again", "new"), ("further", "new")] {
         retain(&mut publisher, topic, text);
     }
@@ -250,4 +259,28 @@ fn nodes_that_were_cut_off_from_each_other_have_the_newest_of_both() {
 #[test]
 fn what_a_node_alone_had_retained_before_it_ended_is_everywhere_when_it_is_back() {
     cut_off_and_back(true);
+}
+
+#[test]
+fn what_two_nodes_retain_at_the_same_moment_is_the_same_everywhere() {
+    let cluster = Cluster::start_default();
+    let root = cluster[1].superuser("root");
+    let publishers: Vec<_> = [1, 2]
+        .map(|node| {
+            let mut client = cluster[node].client(&root, Version::V5, &format!("backend{node}"));
+            thread::spawn(move || {
+                for n in 0..300 {
+                    // Like a Will and the return of its client; the last of each topic is cleared here and there.
+                    let text = if n % 7 == u32::from(node) { String::new() } else { format!("{n} of node {node}") };
+                    client.publish(&Publish::new(&format!("t/{}", n % 30), &text, 1).retained());
+                }
+            })
+        })
+        .into_iter()
+        .collect();
+    publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+    eventually("all nodes retain the same", || {
+        let all: Vec<_> = cluster.ids().map(|node| retained(&cluster[node], &root)).collect();
+        (all[0] == all[1] && all[1] == all[2]).then_some(())
+    });
 }

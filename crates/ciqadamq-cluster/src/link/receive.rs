@@ -156,6 +156,11 @@ async fn read(
                 }
             }
         };
+        if had.number > 0 && first.0 > had.number + 1 {
+            // It gave up what was between, for it held this node for dead; this one need not have noticed.
+            let cluster = cluster.clone();
+            tokio::spawn(async move { cluster.catch_up_patiently(node).await });
+        }
         let mut frames = vec![first];
         while frames.len() < AT_ONCE && is_whole(from.buffer()) {
             frames.push(next(&mut from).await?);
@@ -197,9 +202,15 @@ async fn deliver(cluster: &Arc<Cluster>, message: &[u8], arrival: Arrival) {
     let (from, publish, relations, msg_id) = match Message::decode(message) {
         Ok((_, Message::ForwardsTo(from, publish, relations, msg_id))) => (from, publish, relations, msg_id),
         Ok((_, Message::SetRetain(topic, retain, expiry))) => {
-            let set = { cluster.scx.extends.retain().await.set(&topic, retain, expiry).await };
-            if let Err(error) = set {
-                warn!(%error, "a retained message of another node could not be stored");
+            let set = async {
+                let set = { cluster.scx.extends.retain().await.set(&topic, retain, expiry).await };
+                if let Err(error) = set {
+                    warn!(%error, "a retained message of another node could not be stored");
+                }
+            };
+            match cluster.retained.get() {
+                Some(retained) => retained.later_wins(Box::pin(set)).await,
+                None => set.await,
             }
             return;
         }

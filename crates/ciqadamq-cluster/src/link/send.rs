@@ -46,7 +46,7 @@ pub(crate) async fn keep_sending(cluster: Arc<Cluster>, node: NodeId, addr: Stri
                 if came != cluster.liveness.came(node) {
                     came = cluster.liveness.came(node);
                     let cluster = cluster.clone();
-                    tokio::spawn(async move { cluster.catch_up_from(node).await });
+                    tokio::spawn(async move { cluster.catch_up_patiently(node).await });
                 }
                 let error = tokio::select! {
                     error = transfer(socket, &queue) => error,

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -40,7 +41,7 @@ const CLEARED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 const CLEARED_MAX: usize = 100_000;
 
 tokio::task_local! {
-    /// Set while a copy is taken over that may be older than what is here.
+    /// Set while something of another node is set that may be older than what is here.
     static IF_NEWER: ();
 }
 
@@ -74,6 +75,13 @@ struct Tree {
 impl Tree {
     fn get(&self, topic: &Topic) -> Option<Arc<Kept>> {
         self.messages.matches(topic).into_iter().next().map(|(_, kept)| kept)
+    }
+
+    /// Whether what is here of a topic comes before what was published in the same moment. Any order will do that all nodes find;
+    /// cleared is last.
+    fn is_before(&self, topic: &Topic, other: &Retain) -> bool {
+        let payload = &other.publish.payload;
+        self.get(topic).is_some_and(|kept| payload.is_empty() || kept.publish.payload < *payload)
     }
 
     /// When what is here of a topic was published, or cleared.
@@ -176,19 +184,29 @@ impl RetainStorage for Retained {
         true
     }
 
-    async fn set(&self, name: &TopicName, retain: Retain, expiry_interval: Option<Duration>) -> Result<()> {
+    async fn set(&self, name: &TopicName, mut retain: Retain, expiry_interval: Option<Duration>) -> Result<()> {
         let topic = Topic::from_str(name)?;
         let is_clear = retain.publish.payload.is_empty();
         let interval = expiry_interval.filter(|interval| *interval < NO_END && !interval.is_zero());
-        let created = retain.publish.create_time.unwrap_or_else(timestamp_millis);
-        let expires_at = interval.map_or(Millis::MAX, |i| created.saturating_add(i.as_millis() as i64));
-        let message = encode_message(&retain.from, &retain.publish)?;
-        let kept = (!is_clear).then(|| Arc::new(Kept { from: retain.from, publish: retain.publish, expires_at }));
-        let (commit, before) = {
+        let now = timestamp_millis();
+        let mut created = retain.publish.create_time.unwrap_or(now);
+        // It may be later than now, by what is said below.
+        let expires_at = interval.map_or(Millis::MAX, |i| created.min(now).saturating_add(i.as_millis() as i64));
+        let (commit, kept, before) = {
             let mut tree = self.0.tree.write();
-            if IF_NEWER.try_with(|()| ()).is_ok() && tree.since(name, &topic).is_some_and(|since| since >= created) {
-                return Ok(());
+            match tree.since(name, &topic) {
+                Some(since) if IF_NEWER.try_with(|()| ()).is_ok() => {
+                    if since > created || since == created && !tree.is_before(&topic, &retain) {
+                        return Ok(());
+                    }
+                }
+                // What is published here comes after what is here; the clock of another node may be ahead.
+                Some(since) => created = created.max(since.saturating_add(1)),
+                None => {}
             }
+            retain.publish.create_time = Some(created);
+            let message = encode_message(&retain.from, &retain.publish)?;
+            let kept = (!is_clear).then(|| Arc::new(Kept { from: retain.from, publish: retain.publish, expires_at }));
             let commit = if is_clear {
                 self.clear(&mut tree, name, created, &message)
             } else {
@@ -203,7 +221,7 @@ impl RetainStorage for Retained {
             let change = isize::from(kept.is_some()) - isize::from(before.is_some());
             let count = self.0.count.fetch_add(change, Ordering::Relaxed) + change;
             self.0.max.fetch_max(count, Ordering::Relaxed);
-            (commit, before)
+            (commit, kept, before)
         };
         if let Err(reason) = commit.done().await {
             self.undo(&topic, kept.as_ref(), before);
@@ -301,12 +319,23 @@ impl RetainedCopies for Retained {
             Some(read) => read,
             None => return Err("written by another version".into()),
         };
-        let interval = (expires_at != Millis::MAX).then(|| Duration::from_millis((expires_at - created).max(1) as u64));
+        let from_when = created.min(timestamp_millis());
+        let left = || expires_at.saturating_sub(from_when).max(1);
+        let interval = (expires_at != Millis::MAX).then(|| Duration::from_millis(left() as u64));
         let retain = Retain { msg_id: None, from, publish: publish.create_time(created) };
         // Past whoever keeps books about them.
         let set = async { scx.extends.retain().await.set(&topic.into(), retain, interval).await };
         IF_NEWER.scope((), set).await.map_err(|e| e.to_string())?;
         Ok(true)
+    }
+
+    fn since(&self, topic: &str) -> Option<i64> {
+        let name = Topic::from_str(topic).ok()?;
+        self.0.tree.read().since(topic, &name)
+    }
+
+    async fn later_wins<'a>(&'a self, set: Pin<Box<dyn Future<Output = ()> + Send + 'a>>) {
+        IF_NEWER.scope((), set).await;
     }
 }
 
