@@ -40,10 +40,8 @@ impl Node<'_> {
             self.unless_lost(self.users.caught_up()).await?;
             let restored = self.unless_lost(keeper.restore(self.adopt(auth.clone()))).await?;
             restored.context("ciqadamq-session-store")?;
-            if self.cluster.is_some() {
-                // What comes back then is known to be nowhere else.
-                tokio::spawn(keeper.clone().settle_strays(self.adopt_here(auth.clone())));
-            }
+            // What comes back then is known to be nowhere else.
+            tokio::spawn(keeper.clone().settle_strays(self.adopt_here(auth.clone())));
         }
         if let Some(cluster) = &self.cluster {
             self.unless_lost(cluster.catch_up_retained()).await?;

@@ -292,7 +292,7 @@ impl Cluster {
             Ask::State { from: _, dead } => {
                 self.liveness.heard(&dead);
                 let strays = self.moves.get().is_some_and(|moves| moves.has_strays());
-                Answer::State(NodeState { strays, ..self.liveness.own() })
+                Answer::State(NodeState { strays, serves: self.serves(), ..self.liveness.own() })
             }
             Ask::Unrouted => Answer::Unrouted(self.unrouted.own()),
             Ask::Heirs { of } => Answer::Heirs(self.heirs.of(of)),
@@ -321,6 +321,13 @@ impl Cluster {
                 Answer::Sessions(self.deps.sessions.list(&query).await)
             }
             Ask::End { client_id } => Answer::Ended(self.deps.sessions.end(&client_id).await),
+            Ask::Keeps { client_id } => {
+                let moves = self.moves.get();
+                anyhow::ensure!(self.serves() || moves.is_some(), "this node is not ready");
+                let id = Id::from(self.config.node, client_id.as_str().into());
+                let is_here = || Ok::<_, anyhow::Error>(self.engine()?.entry(id).session().is_some());
+                Answer::Keeps(moves.is_some_and(|moves| moves.keeps(&client_id)) || is_here()?)
+            }
         })
     }
 
@@ -328,8 +335,15 @@ impl Cluster {
         self.moves.get().ok_or_else(|| anyhow!("this node keeps no sessions"))
     }
 
+    /// Whether nothing can be said yet of the session of a client id: it may be one that is not back from the disk.
+    pub(crate) fn is_unsure_of(&self, client_id: &str) -> bool {
+        !self.serves() && self.moves.get().is_none_or(|moves| moves.keeps(client_id))
+    }
+
     async fn owner_here(&self, client_id: &str) -> anyhow::Result<OwnerHere> {
-        let Some(owners) = self.owners.get() else { bail!("this node is not ready") };
+        let Some(owners) = self.owners.get().filter(|_| !self.is_unsure_of(client_id)) else {
+            bail!("this node is not ready")
+        };
         Ok(match (owners.owner(client_id).await, self.takeovers.displaced(client_id)) {
             (Some(person), _) => OwnerHere::Person(person),
             (None, Some(node)) => OwnerHere::AskNode(node),

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use crate::cluster::Cluster;
 use crate::takeover::{Filters, Held, Hold, Verdict, Way};
-use crate::wire::Ask;
+use crate::wire::{Answer, Ask};
 
 /// The type of the cluster plugin's messages.
 pub(crate) const PLUGIN_MESSAGES: u64 = 198;
@@ -32,9 +32,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 pub(crate) const RETRY: Duration = Duration::from_millis(50);
 /// How long one question for a session may take. The owner may have to wait five seconds for a client that does not read.
 const HAND_OVER: Duration = Duration::from_secs(6);
-
-/// The same for one that left and may not have arrived: there is none, most often.
-const STRAY: Duration = Duration::from_secs(2);
 
 /// How long a session that said that it stops may take to do so. One that is stuck in writing to its client takes longer,
 /// and is not waited for.
@@ -159,25 +156,47 @@ impl FailoverEntry {
         }
     }
 
-    /// Asks for a session that left a node, and has not arrived.
-    async fn find_stray(&self, clean_start: bool) -> Verdict {
+    /// Asks for a session that left a node and has not arrived, or that nobody has touched.
+    async fn find_stray(&self, clean_start: bool) -> Result<Verdict> {
         let by = self.inner.id();
         let liveness = &self.cluster.liveness;
         // A login that died with its node may have taken the place of a session that nobody has touched.
         let nodes = if self.has_predecessor() { liveness.others_alive() } else { liveness.others_with_strays() };
         for node in nodes {
-            let asked = self.cluster.kick(&*self.shared, node, &by, clean_start, STRAY);
-            let answer = tokio::select! {
-                answer = asked => answer,
-                () = self.cluster.liveness.died(node) => continue,
-            };
-            match answer {
-                Ok(Some(verdict @ (Verdict::Session(_) | Verdict::Refused(_)))) => return verdict,
-                Ok(_) => {}
-                Err(error) => debug!(node, %error, "no answer to the question for a session that left"),
+            if self.keeps(node, &by.client_id).await?
+                && let verdict @ (Verdict::Session(_) | Verdict::Refused(_)) = self.ask(node, &by, clean_start).await?
+            {
+                return Ok(verdict);
             }
         }
-        Verdict::Nothing
+        Ok(Verdict::Nothing)
+    }
+
+    /// Asks a node until it says whether it has a session, or is dead. It is known to answer this kind of question.
+    async fn keeps(&self, node: NodeId, client_id: &ClientId) -> Result<bool> {
+        let since = Instant::now();
+        loop {
+            let asked = self.cluster.ask(node, Ask::Keeps { client_id: client_id.to_string() });
+            let answer = tokio::select! {
+                answer = asked => answer,
+                () = self.cluster.liveness.died(node) => return Ok(false),
+            };
+            match answer {
+                Ok(Answer::Keeps(keeps)) => return Ok(keeps),
+                Ok(other) => bail!("an answer that is none: {other:?}"),
+                Err(error) if since.elapsed() >= PATIENCE => return Err(error),
+                Err(_) => tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// The session that is here after all: its place was a login's that came to nothing.
+    async fn take_own(&self, clean_start: bool, clear_subscriptions: bool) -> Result<Verdict> {
+        if self.inner.session().is_none() {
+            return Ok(Verdict::Nothing);
+        }
+        let answer = self.shared.entry(self.inner.id()).kick(clean_start, clear_subscriptions, false).await?;
+        Ok(Verdict::decode(answer).unwrap_or(Verdict::Nothing))
     }
 
     /// Asks a node until it answers or is dead.
@@ -199,7 +218,8 @@ impl FailoverEntry {
                     hops += 1;
                 }
                 Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) => return Ok(Verdict::Nothing),
+                // The engine's own answer: the node is not so far that it can be asked.
+                Ok(None) => tokio::time::sleep(RETRY).await,
                 Err(error) => {
                     debug!(node, %error, "no answer to the question for a session");
                     tokio::time::sleep(RETRY).await;
@@ -273,9 +293,12 @@ impl Entry for FailoverEntry {
         }
         self.cluster.takeovers.stop_following(&client_id);
         let mut verdict = self.take(clean_start, clear_subscriptions).await;
+        // It may be where it was, on this node or another one, or have been on its way to a node that has died.
         if matches!(verdict, Ok(Verdict::Nothing)) {
-            // It may have been on its way to a node that has died, or be where it was.
-            verdict = Ok(self.find_stray(clean_start).await);
+            verdict = self.take_own(clean_start, clear_subscriptions).await;
+        }
+        if matches!(verdict, Ok(Verdict::Nothing)) {
+            verdict = self.find_stray(clean_start).await;
         }
         self.cluster.subscribed.note(&*self.inner);
         match &mut verdict {
@@ -604,8 +627,13 @@ impl Shared for Failover {
         if !matches!(mode, RetainSyncMode::Full) {
             return self.inner.retain_set_broadcast(topic, retain, expiry_interval).await;
         }
+        let mut retain = retain.clone();
+        if let Some(since) = self.cluster.retained.get().and_then(|retained| retained.since(topic)) {
+            // When it counts as published, see there: the others have to find the same order.
+            retain.publish.create_time = retain.publish.create_time.max(Some(since));
+        }
         // In order behind what was published before: the engine's own way lets a message overtake its removal.
-        let message = Message::SetRetain(topic.clone(), retain.clone(), expiry_interval);
+        let message = Message::SetRetain(topic.clone(), retain, expiry_interval);
         for (node, _) in self.cluster.links.all() {
             if let Err(reason) = self.cluster.links.send(node, &message).await {
                 self.cluster.metrics.dropped.inc();

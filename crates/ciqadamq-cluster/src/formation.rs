@@ -233,8 +233,15 @@ mod tests {
         states
             .iter()
             .map(|(node, phase, leader)| {
-                let state =
-                    NodeState { node: *node, boot: 1, phase: *phase, leader: *leader, unrouted: 0, strays: false };
+                let state = NodeState {
+                    node: *node,
+                    boot: 1,
+                    phase: *phase,
+                    leader: *leader,
+                    unrouted: 0,
+                    strays: false,
+                    serves: false,
+                };
                 (*node, View::said(state))
             })
             .collect()

@@ -111,7 +111,13 @@ impl Heirs {
             return;
         }
         self.came.retain(|_, came| came.at.elapsed() < KEEP);
-        self.is_any.store(!self.came.is_empty(), Ordering::Release);
+        if self.came.is_empty() {
+            self.is_any.store(false, Ordering::Release);
+            // One may have come in between.
+            if !self.came.is_empty() {
+                self.is_any.store(true, Ordering::Release);
+            }
+        }
     }
 
     fn cell(&self, node: NodeId, since: Instant) -> Asked {

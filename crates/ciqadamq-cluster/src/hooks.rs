@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use async_trait::async_trait;
 use rmqtt::grpc::{Message, MessageReply};
 use rmqtt::hook::{Handler, HookResult, Parameter, Priority, Register, ReturnType, Type};
@@ -41,6 +42,10 @@ impl Handler for Hooks {
                 };
                 self.0.hand_out(from.clone(), publish, relations, *msg_id).await;
                 (false, acc)
+            }
+            Message::Kick(by, _, _, false) if self.0.is_unsure_of(&by.client_id) => {
+                // Asked again in a moment it is there. That there is none would be the end of it.
+                (false, Some(HookResult::GrpcMessageReply(Err(anyhow!("this node is not ready")))))
             }
             Message::Kick(by, clean_start, _, false) => {
                 let verdict = give_up(&self.0, by, *clean_start).await;
@@ -78,6 +83,15 @@ async fn give_up_once(cluster: &Cluster, by: &Id, clean_start: bool) -> Verdict 
     let since = Instant::now();
     while cluster.takeovers.is_setting(&by.client_id) && since.elapsed() < PATIENCE {
         tokio::time::sleep(SETTING_RETRY).await;
+    }
+    if let Some(session) = entry.session()
+        && let Ok(engine) = cluster.engine()
+        && let Some(status) = engine.session_status(&by.client_id).await
+        && status.id == session.id
+        && status.id.create_time > by.create_time
+    {
+        // The lock of the one who asks has run out, and somebody has come since.
+        return Verdict::Refused("a later login has the client id".into());
     }
     if entry.session().is_none() {
         if let Some(node) = cluster.takeovers.displaced(&by.client_id) {

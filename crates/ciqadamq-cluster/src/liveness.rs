@@ -18,6 +18,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// A node that gave no answer for so long, though asked so often, is dead. Half a second would do on a quiet machine.
 const DEAD_AFTER: Duration = Duration::from_millis(1500);
 const DEAD_MISSES: u32 = 3;
+/// How long nodes that are started together may differ in being there. One that takes longer is not waited for.
+const ALL_START: Duration = Duration::from_secs(30);
 /// For how long a node remembers that another one held it for dead.
 const THOUGHT_DEAD: Duration = Duration::from_secs(3);
 
@@ -30,13 +32,15 @@ pub struct View {
     pub dead_since: Option<Instant>,
     /// When it came, came back, or began anew.
     came: Option<Instant>,
+    /// It was seen to serve, if only once.
+    has_served: bool,
     answered: Instant,
     misses: u32,
 }
 
 impl View {
     fn new() -> Self {
-        Self { state: None, dead_since: None, came: None, answered: Instant::now(), misses: 0 }
+        Self { state: None, dead_since: None, came: None, has_served: false, answered: Instant::now(), misses: 0 }
     }
 
     /// What it said, unless it is dead.
@@ -49,6 +53,7 @@ impl View {
             Ok(state) => {
                 let back = self.dead_since.take().is_some() || self.state.is_none();
                 let restarted = self.state.as_ref().is_some_and(|old| old.boot != state.boot);
+                self.has_served |= state.serves;
                 self.state = Some(state);
                 self.answered = now;
                 self.misses = 0;
@@ -90,6 +95,7 @@ enum Change {
 pub struct Liveness {
     peers: Arc<dyn Peers>,
     own: Mutex<NodeState>,
+    begun: Instant,
     views: RwLock<BTreeMap<NodeId, View>>,
     /// Counts what changed in `views`.
     changed: watch::Sender<u64>,
@@ -103,7 +109,16 @@ impl Liveness {
         let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
         Self {
             peers,
-            own: Mutex::new(NodeState { node, boot, phase: Phase::Waiting, leader: 0, unrouted: 0, strays: false }),
+            own: Mutex::new(NodeState {
+                node,
+                boot,
+                phase: Phase::Waiting,
+                leader: 0,
+                unrouted: 0,
+                strays: false,
+                serves: false,
+            }),
+            begun: Instant::now(),
             views: RwLock::new(others.map(|node| (node, View::new())).collect()),
             changed: watch::Sender::new(0),
             thought_dead: Mutex::new(None),
@@ -165,10 +180,14 @@ impl Liveness {
         self.views.read().get(&node).and_then(|view| view.came)
     }
 
-    /// The other nodes that have sessions on their disks that are not in use.
+    /// The other nodes that may have a session of which the cluster knows nothing: on their disks and not in use, or not back from there.
+    ///
+    /// The cluster knows the sessions of a node that is started anew, unless all nodes are: then none has served yet since this one
+    /// began.
     pub fn others_with_strays(&self) -> Vec<NodeId> {
-        let views = self.views.read();
-        views.iter().filter(|(_, view)| view.alive().is_some_and(|state| state.strays)).map(|(node, _)| *node).collect()
+        let all_start = self.begun.elapsed() < ALL_START;
+        let has = |view: &View| view.alive().is_some_and(|state| state.strays || all_start && !view.has_served);
+        self.views.read().iter().filter(|(_, view)| has(view)).map(|(node, _)| *node).collect()
     }
 
     /// Whether this node is the smallest of those that live: who does what only one has to do.
@@ -270,7 +289,7 @@ mod tests {
     use super::*;
 
     fn state(boot: u64) -> Result<NodeState, String> {
-        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1, unrouted: 0, strays: false })
+        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1, unrouted: 0, strays: false, serves: false })
     }
 
     fn miss() -> Result<NodeState, String> {

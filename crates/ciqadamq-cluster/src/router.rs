@@ -2,7 +2,7 @@
 //! is told without it counts too, and routes that have outlived their session lead to nobody else.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rmqtt::Result;
@@ -20,13 +20,34 @@ pub(crate) struct FailoverRouter {
     pub(crate) cluster: Arc<Cluster>,
 }
 
+/// How long a subscription is waited for to be known on its own node, and between two looks.
+const KNOWN: Duration = Duration::from_secs(1);
+const KNOWN_RETRY: Duration = Duration::from_millis(1);
+
+impl FailoverRouter {
+    /// The leader has the subscription when it answers. Its client may publish as soon as it has SUBACK, and expects to get that.
+    async fn wait_known(&self, topic_filter: &str, id: &Id) {
+        let since = Instant::now();
+        let is_known = || {
+            let routes = self.inner.relations().get(topic_filter);
+            routes.is_some_and(|routes| routes.get(&id.client_id).is_some_and(|(known, _)| known == id))
+        };
+        while id.node_id == self.cluster.config.node && !is_known() && since.elapsed() < KNOWN {
+            tokio::time::sleep(KNOWN_RETRY).await;
+        }
+    }
+}
+
 #[async_trait]
 impl Router for FailoverRouter {
     async fn add(&self, topic_filter: &str, id: Id, opts: SubscriptionOptions) -> Result<()> {
         let since = Instant::now();
         loop {
             match self.inner.add(topic_filter, id.clone(), opts.clone()).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.wait_known(topic_filter, &id).await;
+                    return Ok(());
+                }
                 Err(error) if since.elapsed() >= PATIENCE => return Err(error),
                 Err(_) => tokio::time::sleep(RETRY).await,
             }
@@ -48,8 +69,9 @@ impl Router for FailoverRouter {
         }
         Ok(relations)
     }
+    /// A dead node's clients are not, whatever the cluster's state says still: others of their groups get the messages.
     async fn is_online(&self, node_id: NodeId, client_id: &str) -> bool {
-        self.inner.is_online(node_id, client_id).await
+        !self.cluster.liveness.is_dead(node_id) && self.inner.is_online(node_id, client_id).await
     }
     async fn gets(&self, limit: usize) -> Vec<Route> {
         self.inner.gets(limit).await

@@ -14,10 +14,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ciqadamq_core::NodeId;
+use ciqadamq_core::{NodeId, OtherMoves as _};
 use futures::stream::{self, StreamExt as _};
 use rmqtt::session::Session;
-use rmqtt::types::{ClientId, Id, Message, TopicFilter};
+use rmqtt::types::{ClientId, Id, Message, SessionStatus, TopicFilter};
 use tracing::{info, warn};
 
 use crate::cluster::Cluster;
@@ -185,20 +185,25 @@ impl Cluster {
             let (Some(session), Some(tx)) = (entry.session(), entry.tx()) else { continue };
             match engine.session_status(&client_id).await {
                 Some(status) if status.id == session.id || status.handshaking => {}
-                Some(status) if status.online && status.id.create_time > session.id.create_time => {
-                    let (answer, stopped) = tokio::sync::oneshot::channel();
-                    if tx.unbounded_send(Message::Kick(answer, status.id.clone(), true, true)).is_ok() {
-                        // Stuck in writing to a client that does not read, it stops when that fails.
-                        drop(tokio::time::timeout(STOP_WAIT, stopped).await);
+                Some(status) => match self.has_newer(&session, &status).await {
+                    Some(true) => {
+                        let (answer, stopped) = tokio::sync::oneshot::channel();
+                        if tx.unbounded_send(Message::Kick(answer, status.id.clone(), true, true)).is_ok() {
+                            // Stuck in writing to a client that does not read, it stops when that fails.
+                            drop(tokio::time::timeout(STOP_WAIT, stopped).await);
+                        }
+                        if let Err(error) = entry.remove_with(&session.id).await {
+                            warn!(client_id = &*client_id, %error, "a session that moved to another node could not be ended");
+                        }
+                        ended += 1;
+                        continue;
                     }
-                    if let Err(error) = entry.remove_with(&session.id).await {
-                        warn!(client_id = &*client_id, %error, "a session that moved to another node could not be ended");
-                    }
-                    ended += 1;
-                    continue;
-                }
-                // Its place is empty or held by a login that was refused.
-                _ => self.reclaim_in_turn(client_id.clone()).await,
+                    // Its place is held by a login that was refused.
+                    Some(false) => self.reclaim_in_turn(client_id.clone()).await,
+                    // Until the node that may have it answers, and the next look.
+                    None => continue,
+                },
+                None => self.reclaim_in_turn(client_id.clone()).await,
             }
             sessions.push(session);
         }
@@ -211,6 +216,14 @@ impl Cluster {
         if restored > 0 || ended > 0 {
             info!(restored, ended, "sessions of this node brought in line with the cluster");
         }
+    }
+
+    /// Whether another node has a session that has taken the place of one of this node; `None` while it cannot be asked.
+    async fn has_newer(&self, session: &Session, status: &SessionStatus) -> Option<bool> {
+        if status.id.node_id == self.config.node || status.id.create_time <= session.id.create_time {
+            return Some(false);
+        }
+        if status.online { Some(true) } else { self.has_session(&session.id.client_id).await }
     }
 
     /// Has the routes of a session lead here; how many did not.

@@ -139,7 +139,7 @@ mod tests {
 
     fn views(states: &[(NodeId, Phase, NodeId)]) -> BTreeMap<NodeId, View> {
         let said = |&(node, phase, leader)| {
-            (node, View::said(NodeState { node, boot: 1, phase, leader, unrouted: 0, strays: false }))
+            (node, View::said(NodeState { node, boot: 1, phase, leader, unrouted: 0, strays: false, serves: false }))
         };
         states.iter().map(said).collect()
     }

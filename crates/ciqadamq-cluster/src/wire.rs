@@ -68,6 +68,11 @@ pub enum Ask {
         /// the last one of the page before; empty: from the first one on
         after: String,
     },
+    /// Do you have a session with this client id, be it only on your disk?
+    Keeps {
+        /// the client id
+        client_id: String,
+    },
 }
 
 impl Ask {
@@ -103,6 +108,8 @@ pub enum Answer {
     Taken(bool),
     /// to [`Ask::Retained`]: a page; empty behind the last one
     Retained(Vec<RetainedCopy>),
+    /// to [`Ask::Keeps`]
+    Keeps(bool),
 }
 
 /// Whose session it is.
@@ -131,6 +138,8 @@ pub struct NodeState {
     pub unrouted: u64,
     /// it has sessions on its disk that are not in use
     pub strays: bool,
+    /// its sessions are all there, and it lets clients in
+    pub serves: bool,
 }
 
 /// How far a node is.

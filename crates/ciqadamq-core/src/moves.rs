@@ -21,6 +21,9 @@ pub trait Moves: Send + Sync {
 
     /// Whether this node has sessions on its disk that are not in use. Asked often.
     fn has_strays(&self) -> bool;
+
+    /// Whether a session with this client id is on this node's disk, in use or not. Known before the sessions are restored.
+    fn keeps(&self, client_id: &str) -> bool;
 }
 
 /// The same, asked and said by this node.

@@ -307,9 +307,10 @@ fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
         cluster.wait_ready();
         let others = cluster[third].connect(&ub.connect(Version::V5, &names[0]));
         assert!(!others.is_accepted(), "the client id is somebody else's meanwhile");
-        for (name, connect) in names.iter().zip(&connects) {
-            let (mut phone, connack) = cluster[third].connect(connect).accepted();
-            assert!(connack.session_present, "{name}");
+        for (n, (name, connect)) in names.iter().zip(&connects).enumerate() {
+            let at = [third, left][n % 2];
+            let (mut phone, connack) = cluster[at].connect(connect).accepted();
+            assert!(connack.session_present, "{name} at node {at}");
             // What the others were made known with was for all of them.
             phone.until(TOPIC, "0");
             for n in 1..10 {
@@ -319,4 +320,41 @@ fn a_session_on_its_way_to_a_node_that_dies_is_where_it_was_or_where_it_went() {
             assert_eq!(cluster[third].rest.delete(&format!("/api/v1/sessions/{name}")).status, 204);
         }
     }
+}
+
+#[test]
+fn after_a_start_of_all_nodes_a_session_is_found_wherever_its_client_comes_first() {
+    let mut cluster = Cluster::start_default();
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let names: Vec<_> = (0..90).map(|n| format!("phone{n}")).collect();
+    let connects: Vec<_> = names.iter().map(|name| ua.connect(Version::V5, name).persistent(600)).collect();
+    for connect in &connects {
+        let (mut phone, _) = cluster[2].connect(connect).accepted();
+        assert_eq!(phone.try_subscribe(&[(TOPIC, 1)]), [1]);
+        phone.disconnect();
+    }
+    for name in &names {
+        cluster[2].rest.wait_offline(name);
+    }
+    let mut publisher = cluster[2].client(&root, Version::V5, "backend");
+    for n in 0..3 {
+        publisher.publish_ok(TOPIC, &n.to_string(), 1);
+    }
+    [1, 2, 3].into_iter().for_each(|node| cluster.kill(node));
+    [1, 3, 2].into_iter().for_each(|node| cluster[node].spawn());
+    // Nobody waits for the cluster to be ready: in as soon as somebody lets them.
+    for (n, (name, connect)) in names.iter().zip(&connects).enumerate() {
+        let addr = cluster[[1, 3][n % 2]].tcp;
+        let (mut phone, connack) = eventually("the client is in", || {
+            let mut client = Client::open(connect, addr).ok()?;
+            client.send(&connect.encode());
+            let answer = client.connack();
+            answer.is_accepted().then(|| answer.accepted())
+        });
+        assert!(connack.session_present, "{name}");
+        for n in 0..3 {
+            phone.expect(TOPIC, &n.to_string());
+        }
+    }
+    cluster.wait_ready();
 }

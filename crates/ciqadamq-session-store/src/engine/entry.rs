@@ -98,8 +98,11 @@ impl KeptEntry {
 
 impl Drop for KeptEntry {
     fn drop(&mut self) {
-        if let Taking::Moved = self.taking {
-            self.keeper.unclaimed(&self.inner.id());
+        match self.taking {
+            Taking::Moved => self.keeper.unclaimed(&self.inner.id()),
+            // It was stopped for this login.
+            Taking::Kept if self.inner.session().is_none() => self.keeper.unclaimed_of(&self.inner.id().client_id),
+            Taking::Kept | Taking::Nothing | Taking::Subscriptions(_) => {}
         }
     }
 }
@@ -167,8 +170,14 @@ impl Entry for KeptEntry {
 
     async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
         let taking = std::mem::take(&mut self.taking);
+        let (id, goes_on) = (session.id.clone(), matches!(taking, Taking::Kept | Taking::Moved));
         self.keeper.keep(&session, taking).await;
-        self.inner.set(session, tx).await
+        let set = self.inner.set(session, tx).await;
+        // The login has failed. Not of a session that was only to be given another channel.
+        if set.is_err() && id == self.inner.id() {
+            if goes_on { self.keeper.unclaimed(&id) } else { self.keeper.forget_same(&id) }
+        }
+        set
     }
 
     async fn remove(&mut self) -> Result<Option<(Session, Tx)>> {

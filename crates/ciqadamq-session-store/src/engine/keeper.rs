@@ -245,11 +245,27 @@ impl Keeper {
         self.kept.remove_if(&*id.client_id, |_, kept| kept.id == *id).map(|(_, kept)| kept.no)
     }
 
-    /// The login that a session came here for has failed: it waits in the store for another one.
+    /// The login that was to go on with a session has failed: it waits in the store for another one.
     pub(super) fn unclaimed(&self, id: &Id) {
         if let Some(no) = self.dismiss(id) {
-            self.strays.insert(no, Instant::now());
+            self.wait(no);
         }
+    }
+
+    /// The same for a session that the engine does not have any more, whichever login had it last.
+    pub(super) fn unclaimed_of(&self, client_id: &str) {
+        self.kept.remove(client_id);
+        if let Some(no) = self.store.find(client_id) {
+            self.wait(no);
+        }
+    }
+
+    fn wait(&self, no: SessionNo) {
+        let now = timestamp_millis();
+        self.store.change(no, |record| {
+            record.disconnected_at.get_or_insert(now);
+        });
+        self.strays.insert(no, Instant::now());
     }
 
     async fn record(&self, session: &Session) -> anyhow::Result<SessionRecord> {

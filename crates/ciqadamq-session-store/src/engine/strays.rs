@@ -100,9 +100,10 @@ impl Keeper {
 
     /// Refuses a login whose client id has a session that is not in use, and somebody else's.
     pub(super) fn refuse_foreign(&self, by: &Id) -> anyhow::Result<()> {
-        if self.strays.is_empty() {
-            return Ok(());
-        }
+        if self.strays.is_empty() { Ok(()) } else { self.refuse_stray_of_others(by) }
+    }
+
+    fn refuse_stray_of_others(&self, by: &Id) -> anyhow::Result<()> {
         let record = self.find_stray(&by.client_id).and_then(|no| self.store.record(no));
         let whose = record.map(|record| (self.whose)(&record.owner, by.username.as_deref()));
         anyhow::ensure!(whose != Some(Whose::Foreign), FOREIGN);
@@ -139,7 +140,7 @@ impl SessionKeeper {
     /// If it is somebody else's: then the client id is, too.
     pub async fn give_stray(&self, by: &Id, clean_start: bool) -> anyhow::Result<Option<OfflineInfo>> {
         let Keeper { store, scx, .. } = &*self.keeper;
-        self.keeper.refuse_foreign(by)?;
+        self.keeper.refuse_stray_of_others(by)?;
         let Some(stray) = self.keeper.find_stray(&by.client_id) else { return Ok(None) };
         let Some((no, state)) = self.keeper.stray(by).await.filter(|_| !clean_start) else {
             self.keeper.let_go(stray);
@@ -178,6 +179,8 @@ impl SessionKeeper {
         }
         let outcome = match (record.leaving, other_moves) {
             (Some(Leaving { to, tag }), Some(others)) => others.has_taken(to, tag).await,
+            // Its login failed: it goes on, and gets what is published for it. One of which only the messages are here cannot.
+            (None, _) if !record.connection.is_empty() => Some(false),
             _ => None,
         };
         match outcome {
@@ -186,7 +189,7 @@ impl SessionKeeper {
                 Ok(true) => drop(strays.remove(&no)),
                 Ok(false) => self.keeper.let_go(no),
                 Err(error) => {
-                    debug!(no, %error, "session that another node has not taken is not back yet");
+                    debug!(no, %error, "session that no login has taken is not back yet");
                     strays.insert(no, Instant::now());
                 }
             },
@@ -209,7 +212,7 @@ impl SessionKeeper {
         let back = self.restore_contested(no, state, adopt).await?;
         if back {
             self.keeper.store.change(no, |record| record.leaving = None);
-            info!(client_id, "session that another node has not taken goes on here");
+            info!(client_id, "session that no login has taken goes on here");
         }
         Ok(back)
     }
@@ -241,6 +244,10 @@ impl Moves for SessionKeeper {
 
     fn has_strays(&self) -> bool {
         !self.keeper.strays.is_empty()
+    }
+
+    fn keeps(&self, client_id: &str) -> bool {
+        self.keeper.store.find(client_id).is_some()
     }
 }
 
