@@ -4,13 +4,17 @@
 //! alone would do without the log, at a price: a commit of 64 messages costs it twice the time, and most messages are
 //! acknowledged before a checkpoint ever sees them.
 
-use std::fs::OpenOptions;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use sled::{Batch, Db};
 
+use crate::journal::sync_dir;
 use crate::records::{Heard, MessageId, Millis, SessionState};
 use crate::state::{Key, Place, State, Stored};
 use crate::wire::{Put, Take};
@@ -62,6 +66,8 @@ impl From<sled::Error> for BaseError {
 pub(crate) struct Base {
     db: Db,
     path: PathBuf,
+    /// names of the files in `blobs` that are durable: they are written once, and removed
+    synced: Mutex<HashSet<OsString>>,
 }
 
 impl Base {
@@ -75,7 +81,12 @@ impl Base {
         // sled has assertions where it reads its own files.
         let opened = catch_unwind(AssertUnwindSafe(|| settings.open()));
         let db = opened.map_err(|_| BaseError::Corrupt("sled panicked while it was reading its files".into()))??;
-        Ok(Self { db, path: path.to_owned() })
+        Ok(Self { db, path: path.to_owned(), synced: Mutex::default() })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The note about the whole; `None` in a new one.
@@ -156,13 +167,41 @@ impl Base {
         self.sync()
     }
 
-    /// On Linux sled's flush ends in `sync_file_range`, which neither commits the file's new size nor empties the drive's
-    /// cache.
+    /// sled's flush leaves out the files for large values; and on Linux it ends in `sync_file_range`, which neither commits the
+    /// file's new size nor empties the drive's cache.
     fn sync(&self) -> Result<(), BaseError> {
+        // Before what refers to them; and should flushing make more of them, before its end.
+        self.sync_blobs()?;
         self.db.flush()?;
+        self.sync_blobs()?;
         if cfg!(target_os = "linux") {
             OpenOptions::new().read(true).write(true).open(self.path.join("db"))?.sync_data()?;
         }
+        Ok(())
+    }
+
+    /// sled writes what is larger than a quarter of its segments to a file of its own, and syncs neither that nor its name.
+    fn sync_blobs(&self) -> io::Result<()> {
+        let dir = self.path.join("blobs");
+        let mut synced = self.synced.lock();
+        let (mut there, mut is_new) = (HashSet::new(), false);
+        for entry in fs::read_dir(&dir)? {
+            let name = entry?.file_name();
+            if !synced.contains(&name) {
+                match OpenOptions::new().read(true).write(true).open(dir.join(&name)) {
+                    Ok(file) => file.sync_all()?,
+                    // Removed in between, as those are whose page was written again.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                }
+                is_new = true;
+            }
+            there.insert(name);
+        }
+        if is_new {
+            sync_dir(&dir)?;
+        }
+        *synced = there;
         Ok(())
     }
 
@@ -221,3 +260,6 @@ fn decode_key(key: &[u8]) -> Option<Key> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,12 @@
 //! A new segment begins; then the present values of all that has changed are written to sled, in portions, while everything
 //! goes on; then sled notes that the log counts from that segment on, and the ones in front of it are let go of. The values are
 //! those of different moments. That does no harm: what has changed since the segment began is in the log, which is applied
-//! on top.
+//! on top; and is there before sled gets a value that was made by it.
+//!
+//! Messages are read from where they were until sled has made its note. So one that fails, at whatever step, has only to give back
+//! the list of what had changed.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +16,7 @@ use std::time::Duration;
 
 use crate::Refusal;
 use crate::base::{Base, BaseError, Meta, value};
+use crate::journal::sync_dir;
 use crate::open::{base_path, generations};
 use crate::state::{Key, Place};
 use crate::store::{Disk, Inner, count};
@@ -83,14 +88,12 @@ fn is_garbage(inner: &Inner, size: u64) -> bool {
     size > GARBAGE_MIN && size > GARBAGE_FACTOR * inner.core.lock().state.size()
 }
 
-/// Whether a checkpoint will find room. Where the disk is short of space it has to be certain: a sled that met a full one in the
-/// middle would have to be opened again.
+/// Whether a checkpoint will find room. It has to be certain: a sled that met a full disk in the middle would have to be opened
+/// again. It may use the reserve, as all may that is no message.
 fn fits(inner: &Inner, disk: &Disk) -> Result<(), Refusal> {
     let config = &inner.config;
-    let free = match fs2::available_space(&config.path) {
-        Ok(free) if free < config.reserve_bytes => free,
-        _ => return Ok(()),
-    };
+    // A file system that cannot say how much is free is not refused for that.
+    let Ok(free) = fs2::available_space(&config.path) else { return Ok(()) };
     let is_rewritten = is_garbage(inner, disk.base.lock().bytes());
     let brings = {
         let state = &inner.core.lock().state;
@@ -110,16 +113,27 @@ pub(crate) fn run(inner: &Inner) -> Result<(), Refusal> {
     let _one_at_a_time = inner.folding.lock();
     writer::flush(inner)?;
     fits(inner, disk)?;
-    let cut = disk.journal.lock().rotate().map_err(|e| broken(&e))?;
+    let cut = {
+        let mut journal = disk.journal.lock();
+        // A frame that has failed since is for `recover`.
+        journal.check().and_then(|()| journal.rotate()).map_err(|e| broken(&e))?
+    };
     fold(inner, disk, cut, || writer::flush(inner))
 }
 
-/// A checkpoint after writing has failed: the writer's thread calls it, nothing is being written.
-pub(crate) fn recover(inner: &Inner) -> Result<(), Refusal> {
+/// A checkpoint after writing has failed: the writer's thread calls it, nothing is being written. What changes while it is made
+/// gathers in frames again, and `write` writes them.
+pub(crate) fn recover(inner: &Inner, write: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
     let Some(disk) = &inner.disk else { return Ok(()) };
     let _one_at_a_time = inner.folding.lock();
+    fits(inner, disk)?;
     let cut = disk.journal.lock().rotate().map_err(|e| broken(&e))?;
-    fold(inner, disk, cut, || Ok(()))
+    {
+        // Before it is taken down what has changed: from here on a change is in the log, or in the checkpoint, or in both.
+        let mut core = inner.core.lock();
+        (core.mending, core.frame_at) = (true, cut);
+    }
+    fold(inner, disk, cut, write)
 }
 
 fn broken(error: &dyn std::fmt::Display) -> Refusal {
@@ -128,22 +142,46 @@ fn broken(error: &dyn std::fmt::Display) -> Refusal {
 
 fn fold(inner: &Inner, disk: &Disk, cut: u64, written: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
     let old = disk.base.lock().clone();
-    let outcome = if is_garbage(inner, old.bytes()) {
-        rewrite(inner, disk, &old, cut, &written)
+    if is_garbage(inner, old.bytes()) {
+        rewrite(inner, disk, &old, cut, &written)?;
     } else {
-        let keys: Vec<Key> = std::mem::take(&mut inner.core.lock().state.touched).into_iter().collect();
-        let outcome =
-            write(inner, disk, &old, &old, cut, &keys).and_then(|()| finish(inner, disk, &old, cut, &written));
-        if outcome.is_err() {
-            // Not known how many of them were written: all again, next time.
-            inner.core.lock().state.touched.extend(keys);
-        }
-        outcome
-    };
-    outcome.map_err(|e| broken(&e))?;
+        let touched = std::mem::take(&mut inner.core.lock().state.touched);
+        let keys: Vec<Key> = touched.iter().cloned().collect();
+        let outcome = caught(|| {
+            write(inner, disk, &old, &old, cut, &keys, &written)?;
+            finish(inner, disk, &old, cut, &written)
+        });
+        settle(inner, cut, outcome, touched, &keys)?;
+    }
     disk.journal.lock().forget_before(cut).map_err(|e| broken(&e))?;
     count(&inner.tally.checkpoints, 1);
     Ok(())
+}
+
+/// What is done with sled, which has assertions: after one of them, too, it has to be known what was to be written.
+fn caught(f: impl FnOnce() -> Result<(), BaseError>) -> Result<(), BaseError> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(BaseError::Corrupt("sled panicked".into())))
+}
+
+/// The end of a checkpoint of `keys`, of which `touched` had changed.
+fn settle(
+    inner: &Inner,
+    cut: u64,
+    outcome: Result<(), BaseError>,
+    touched: HashSet<Key>,
+    keys: &[Key],
+) -> Result<(), Refusal> {
+    match outcome {
+        Ok(()) => {
+            moved(inner, cut, keys);
+            Ok(())
+        }
+        Err(error) => {
+            // Not known how many of them were written: all again, next time.
+            inner.core.lock().state.touched.extend(touched);
+            Err(broken(&error))
+        }
+    }
 }
 
 /// Makes a new sled with what is in the state, in place of one that is mostly garbage: it does not give space back by itself.
@@ -153,29 +191,42 @@ fn rewrite(
     old: &Arc<Base>,
     cut: u64,
     written: &impl Fn() -> Result<(), Refusal>,
-) -> Result<(), BaseError> {
+) -> Result<(), Refusal> {
     let path = &inner.config.path;
-    let generation = generations(path)?.pop().unwrap_or(0);
-    let new = Arc::new(Base::open(&base_path(path, generation + 1), inner.config.cache_bytes)?);
-    let keys: Vec<Key> = {
+    let generation = generations(path).map_err(|e| broken(&e))?.pop().unwrap_or(0);
+    let new_path = base_path(path, generation + 1);
+    let (touched, keys) = {
         let mut core = inner.core.lock();
-        core.state.touched.clear();
+        let touched = std::mem::take(&mut core.state.touched);
         let state = &core.state;
         let sessions = state.sessions.keys().map(|no| Key::Session(*no));
         let messages = state.messages.keys().map(|id| Key::Message(*id));
         let heard = state.heard.keys().map(|node| Key::Heard(*node));
-        sessions.chain(messages).chain(heard).chain(state.retained.keys().cloned().map(Key::Retained)).collect()
+        let retained = state.retained.keys().cloned().map(Key::Retained);
+        let keys: Vec<Key> = sessions.chain(messages).chain(heard).chain(retained).collect();
+        (touched, keys)
     };
-    let outcome = write(inner, disk, old, &new, cut, &keys).and_then(|()| finish(inner, disk, &new, cut, written));
-    if outcome.is_err() {
-        inner.core.lock().state.touched.extend(keys);
-        return outcome;
+    let made = caught(|| {
+        let new = Arc::new(Base::open(&new_path, inner.config.cache_bytes)?);
+        // Its names are durable before its note is: with that it is the one that counts.
+        sync_dir(&new_path)?;
+        sync_dir(path)?;
+        write(inner, disk, old, &new, cut, &keys, written)?;
+        finish(inner, disk, &new, cut, written)?;
+        *disk.base.lock() = new;
+        Ok(())
+    });
+    let obsolete = if made.is_ok() { old.path() } else { &new_path };
+    // Readers that still hold the old one keep its files open until they are done. But one that failed may have its note already,
+    // and must not be there when this one goes on.
+    let removed = std::fs::remove_dir_all(obsolete).and_then(|()| sync_dir(path));
+    if let Err(error) = removed
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let path = obsolete.display();
+        tracing::warn!(%path, %error, "a sled that is not used any more cannot be removed; the next start does it");
     }
-    *disk.base.lock() = new;
-    crate::journal::sync_dir(path)?;
-    // Readers that still hold the old one keep its files open until they are done.
-    std::fs::remove_dir_all(base_path(path, generation))?;
-    Ok(())
+    settle(inner, cut, made, touched, &keys)
 }
 
 fn finish(
@@ -185,7 +236,7 @@ fn finish(
     cut: u64,
     written: &impl Fn() -> Result<(), Refusal>,
 ) -> Result<(), BaseError> {
-    // sled must not know of changes that a crash takes from the log.
+    // Nor does it know of them now; but their frames may not be durable yet, and its note relies on them.
     written().map_err(|e| BaseError::Corrupt(e.to_string()))?;
     disk.journal.lock().sync()?;
     let (next_session, next_message) = {
@@ -216,12 +267,15 @@ fn write(
     to: &Arc<Base>,
     cut: u64,
     keys: &[Key],
+    written: &impl Fn() -> Result<(), Refusal>,
 ) -> Result<(), BaseError> {
     for portion in keys.chunks(PORTION) {
         let found: Vec<(Key, Found)> = {
             let mut core = inner.core.lock();
             portion.iter().map(|key| (key.clone(), look(&mut core.state, key, cut))).collect()
         };
+        // sled must not know of changes that a crash takes from the log, or that are taken back: it writes when it likes.
+        written().map_err(|e| BaseError::Corrupt(e.to_string()))?;
         let mut values = Vec::new();
         let mut bytes = 0;
         for (key, found) in found {
@@ -246,7 +300,12 @@ fn write(
         }
         to.write(values)?;
     }
-    // Only now are they read from there: until the end an error leaves everything as it was.
+    Ok(())
+}
+
+/// From now on the messages under `keys` are read from sled. Before it is durable, and in use, an error leaves everything as it was.
+fn moved(inner: &Inner, cut: u64, keys: &[Key]) {
+    inner.core.lock().folded = cut;
     for portion in keys.chunks(PORTION) {
         let state = &mut inner.core.lock().state;
         for key in portion {
@@ -262,7 +321,6 @@ fn write(
             }
         }
     }
-    Ok(())
 }
 
 fn look(state: &mut crate::state::State, key: &Key, cut: u64) -> Found {
@@ -287,3 +345,6 @@ fn look(state: &mut crate::state::State, key: &Key, cut: u64) -> Found {
     stored.in_base = true;
     Found::Message { place: stored.place, len: stored.len, expires_at: stored.expires_at }
 }
+
+#[cfg(test)]
+mod tests;

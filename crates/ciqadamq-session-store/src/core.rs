@@ -9,7 +9,7 @@ use crate::Refusal;
 use crate::command::Command;
 use crate::journal::{FRAME_ALIGN, FRAME_HEAD};
 use crate::records::Millis;
-use crate::state::{State, Stored};
+use crate::state::{Place, State, Stored};
 use crate::wire::{Put, Take};
 
 /// Where the outcome of a commit goes.
@@ -24,8 +24,14 @@ pub(crate) struct Core {
     pub(crate) frame_at: u64,
     /// why nothing can be written now
     pub(crate) fault: Option<Refusal>,
+    /// A checkpoint after a fault has begun: what changes from now on may not be in it, and is for the log again.
+    pub(crate) mending: bool,
+    /// a frame is being written, or was and is not as durable as was promised
+    pub(crate) unsettled: bool,
     /// why no message is taken now, while all else is written: what is free of the disk is kept for that
     pub(crate) short: Option<Refusal>,
+    /// sled has what the log had in front of this
+    pub(crate) folded: u64,
     /// nothing is written any more
     pub(crate) closed: bool,
     /// nothing is ever written: [`crate::Durability::Memory`]
@@ -56,15 +62,11 @@ impl Core {
     /// Applies a command and puts it into the frame.
     pub(crate) fn push(&mut self, command: Command<'_>) {
         // While nothing can be written the state goes on; what has changed is in its list for the next checkpoint.
-        if self.volatile || self.closed || self.fault.is_some() {
+        if self.volatile || self.closed || (self.fault.is_some() && !self.mending) {
             return self.state.apply(command, u64::MAX);
         }
         let frame = &mut self.frame;
-        if frame.bytes.is_empty() {
-            frame.bytes.resize(FRAME_HEAD, 0);
-            frame.bytes.i64(now());
-            frame.since = Some(Instant::now());
-        }
+        frame.begin();
         command.encode(&mut frame.bytes);
         let message = match &command {
             Command::Publish { message, recipients, .. } => {
@@ -89,6 +91,7 @@ impl Core {
     /// Hands the frame out to be written; without its messages, if there is no room for them.
     pub(crate) fn take_frame(&mut self) -> Frame {
         let mut frame = std::mem::take(&mut self.frame);
+        self.unsettled |= !frame.bytes.is_empty();
         if self.short.is_some() && frame.has_messages {
             self.take_back(&frame);
             frame.leave_out_what_was_taken_back();
@@ -116,13 +119,30 @@ impl Core {
             }
         }
         for (topic, before) in frame.replaced.iter().rev() {
-            self.state.put_back(topic, *before);
+            // A checkpoint may have moved it since.
+            let now = before.map(|stored| match stored.place {
+                Place::Log(at) if at < self.folded => Stored { place: Place::Base, ..stored },
+                _ => stored,
+            });
+            self.state.put_back(topic, now);
         }
     }
 
     /// Why no message is taken now.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.fault.clone().or_else(|| self.short.clone())
+    }
+
+    /// Somebody waits for everything so far. What is on its way, or not durable yet, is waited for by a frame without a command
+    /// behind it.
+    pub(crate) fn wait_for_all(&mut self) -> Result<Option<oneshot::Receiver<Result<(), Refusal>>>, Refusal> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if self.unsettled && !self.closed {
+            self.frame.begin();
+        }
+        Ok(self.wait())
     }
 
     /// Somebody waits for what is in the frame.
@@ -137,6 +157,14 @@ impl Core {
 }
 
 impl Frame {
+    fn begin(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes.resize(FRAME_HEAD, 0);
+            self.bytes.i64(now());
+            self.since = Some(Instant::now());
+        }
+    }
+
     /// Leaves in it what [`Core::take_back`] lets stand, but for notes that something of another node is here: that one sends it
     /// again if this one dies before it can keep it.
     fn leave_out_what_was_taken_back(&mut self) {

@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -34,18 +35,27 @@ struct Segment {
 
 /// The segments by the offset at which they begin. Shared with whoever reads a message.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Segments(Arc<RwLock<BTreeMap<u64, Arc<Segment>>>>);
+pub(crate) struct Segments {
+    all: Arc<RwLock<BTreeMap<u64, Arc<Segment>>>>,
+    /// how far they are written; beside the journal, whose lock is held over an fsync
+    end: Arc<AtomicU64>,
+}
 
 impl Segments {
     /// Where the first one begins.
     pub(crate) fn start(&self) -> Option<u64> {
-        self.0.read().keys().next().copied()
+        self.all.read().keys().next().copied()
+    }
+
+    /// The offset of the next frame.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
     }
 
     /// Reads `len` bytes from an offset of the log on.
     pub(crate) fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         // Held while it reads: a segment that is let go of may be written again.
-        let all = self.0.read();
+        let all = self.all.read();
         let (base, segment) = all
             .range(..=at)
             .next_back()
@@ -105,7 +115,7 @@ impl Journal {
 
     /// Bytes of the log on disk, the spare files left out.
     pub(crate) fn bytes(&self) -> u64 {
-        self.segments.0.read().values().filter_map(|s| s.file.metadata().ok()).map(|m| m.len()).sum()
+        self.segments.all.read().values().filter_map(|s| s.file.metadata().ok()).map(|m| m.len()).sum()
     }
 
     /// Reads all frames from `from` on, in order, and gives each, with the offset of its content, to `each`. If the log has
@@ -163,7 +173,12 @@ impl Journal {
                 let text = format!("{path:?} is damaged at {at}: there is a sound commit behind it, at {behind}");
                 return Err(ReplayError::Corrupt(text));
             }
-            self.segments.0.write().insert(base, Arc::new(Segment { file, path }));
+            self.segments.all.write().insert(base, Arc::new(Segment { file, path }));
+        }
+        self.segments.end.store(self.end, Ordering::Release);
+        // The process that wrote it may have ended before it was durable: the next segment relies on it.
+        if let Some(last) = self.segments.all.read().values().next_back() {
+            last.file.sync_data()?;
         }
         Ok(())
     }
@@ -198,9 +213,11 @@ impl Journal {
     }
 
     /// Writes a frame at the end; `payload` has [`FRAME_HEAD`] bytes of room in front, and a length that is a multiple of
-    /// [`FRAME_ALIGN`]. Nothing is durable before [`sync`](Self::sync).
+    /// [`FRAME_ALIGN`]. Nothing is durable before [`sync`](Self::sync). After a failure nothing is written before a checkpoint has
+    /// begun the next segment.
     pub(crate) fn append(&mut self, payload: &mut [u8]) -> io::Result<()> {
-        if self.soiled || self.current.is_none() || self.is_full(payload.len()) {
+        self.check()?;
+        if self.current.is_none() || self.is_full(payload.len()) {
             self.rotate()?;
         }
         let Some((base, segment)) = &self.current else { return Err(io::Error::other("no segment")) };
@@ -212,6 +229,7 @@ impl Journal {
         match written {
             Ok(()) => {
                 self.end += payload.len() as u64;
+                self.segments.end.store(self.end, Ordering::Release);
                 Ok(())
             }
             Err(error) => {
@@ -227,8 +245,14 @@ impl Journal {
         used > HEADER && used + more as u64 > self.segment_bytes
     }
 
+    /// Fails after a write or an fsync has, until the next segment begins: what comes behind cannot rely on what stands there.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.soiled { Err(io::Error::other("the log's last write has failed")) } else { Ok(()) }
+    }
+
     /// Makes what was appended durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
+        self.check()?;
         let Some((_, segment)) = &self.current else { return Ok(()) };
         let result = segment.file.sync_data();
         // After a failed fsync nobody knows what is on the disk.
@@ -260,7 +284,7 @@ impl Journal {
         fs::rename(&spare, &path)?;
         sync_dir(&self.dir)?;
         let segment = Arc::new(Segment { file, path });
-        self.segments.0.write().insert(base, segment.clone());
+        self.segments.all.write().insert(base, segment.clone());
         self.current = Some((base, segment));
         self.soiled = false;
         Ok(base)
@@ -269,7 +293,7 @@ impl Journal {
     /// Lets go of all segments in front of `from`: as spares, or for good. Never of the current one.
     pub(crate) fn forget_before(&mut self, from: u64) -> io::Result<()> {
         let obsolete: Vec<_> = {
-            let mut all = self.segments.0.write();
+            let mut all = self.segments.all.write();
             let keep = all.split_off(&from);
             std::mem::replace(&mut *all, keep).into_values().collect()
         };
@@ -385,3 +409,6 @@ fn write_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,6 +61,13 @@ pub struct Notes {
 pub struct Commit(Option<oneshot::Receiver<Result<(), Refusal>>>);
 
 impl Commit {
+    fn refused(refusal: Refusal) -> Self {
+        let (tx, rx) = oneshot::channel();
+        // The other end is here.
+        let _ = tx.send(Err(refusal));
+        Self(Some(rx))
+    }
+
     /// Waits until the change is as durable as [`StoreConfig::durability`] promises.
     pub async fn done(self) -> Result<(), Refusal> {
         match self.0 {
@@ -250,12 +257,17 @@ impl Store {
         no
     }
 
-    /// Everything so far, to be waited for.
+    /// Everything so far, to be waited for: what is written and not durable yet, too. Fails while nothing can be written.
     pub fn so_far(&self) -> Commit {
         let mut core = self.inner.core.lock();
-        let answer = core.wait();
-        self.notify(core);
-        Commit(answer)
+        let refusal = (core.closed && !core.volatile).then_some(Refusal::Closed);
+        match refusal.map_or_else(|| core.wait_for_all(), Err) {
+            Ok(answer) => {
+                self.notify(core);
+                Commit(answer)
+            }
+            Err(refusal) => Commit::refused(refusal),
+        }
     }
 
     /// Changes a session's facts. Does nothing if it has ended.
@@ -570,7 +582,7 @@ impl Store {
             let read = match stored.place {
                 Place::Base => disk.base.lock().clone().message(&key).map_err(|e| e.to_string()),
                 // It is in the frame that is being filled or written.
-                Place::Log(at) if !waited && (at >= frame_at || at >= disk.journal.lock().end()) => {
+                Place::Log(at) if !waited && (at >= frame_at || at >= disk.segments.end()) => {
                     self.flush().ok()?;
                     waited = true;
                     continue;
@@ -730,7 +742,8 @@ fn first(session: &SessionState, message: MessageId, stage: impl Fn(Stage) -> bo
 /// The place of what was sent under a Packet Identifier. The identifier says all but how often the numbers went round.
 fn by_packet_id(session: &SessionState, packet_id: u16) -> Option<Seq> {
     let front = session.queue.front()?.seq;
-    let wanted = u64::from(packet_id).checked_sub(1)?;
+    // What is above was not given out here: it would be taken for one of the next round.
+    let wanted = u64::from(packet_id).checked_sub(1).filter(|wanted| *wanted < PACKET_IDS)?;
     let mut seq = front - front % PACKET_IDS + wanted;
     while seq < session.next_seq {
         if seq >= front && session.position(seq).is_some() {

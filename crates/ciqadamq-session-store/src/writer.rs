@@ -6,9 +6,12 @@
 //! call each.
 //!
 //! A disk gets full in two steps. With less than `reserve_bytes` free it is *short* of space: what makes the store grow is refused,
-//! and all else is written, into a space that lasts long for it. When a write fails there is a *fault*: nothing is written.
+//! and all else is written, into a space that lasts long for it. When a write fails there is a *fault*: nothing is written before
+//! a checkpoint has taken in what changed meanwhile. What changes while that is made is logged behind it.
 
+use std::cell::RefCell;
 use std::io;
+use std::mem::discriminant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,23 +58,18 @@ pub(crate) fn start(inner: &Arc<Inner>) -> Result<Vec<thread::JoinHandle<()>>, O
 pub(crate) fn flush(inner: &Inner) -> Result<(), Refusal> {
     let answer = {
         let mut core = inner.core.lock();
-        if let Some(fault) = &core.fault {
-            return Err(fault.clone());
-        }
-        let answer = core.wait();
+        let answer = core.wait_for_all()?;
         drop(core);
         inner.wake.notify_one();
         answer
     };
     match answer {
         Some(answer) => answer.blocking_recv().unwrap_or(Err(Refusal::Closed)),
-        // A frame may still be on its way; it is written under this lock.
-        None => {
-            if let Some(disk) = &inner.disk {
-                drop(disk.journal.lock());
-            }
-            Ok(())
-        }
+        // The last frame of a store that is closed may still be on its way; it is written under this lock.
+        None => match &inner.disk {
+            Some(disk) => disk.journal.lock().check().map_err(|e| Refusal::Broken(e.to_string())),
+            None => Ok(()),
+        },
     }
 }
 
@@ -133,7 +131,11 @@ impl Writer {
             match written {
                 Ok(()) => {
                     self.patience = (began.elapsed() / 2).min(COMPANY);
-                    self.seen = frame.waiters.len() + inner.core.lock().frame.waiters.len();
+                    {
+                        let mut core = inner.core.lock();
+                        self.seen = frame.waiters.len() + core.frame.waiters.len();
+                        core.unsettled = !must_sync && inner.config.durability == Durability::Fsync;
+                    }
                     count(&inner.tally.commits, 1);
                     self.unsynced = if must_sync { None } else { self.unsynced.or_else(|| Some(Instant::now())) };
                     for waiter in frame.waiters {
@@ -195,8 +197,9 @@ impl Writer {
         if self.unsynced.is_some_and(|since| now || since.elapsed() >= self.inner.config.flush_every) {
             let synced = disk.journal.lock().sync();
             self.unsynced = None;
-            if let Err(error) = synced {
-                self.fail(Frame::default(), &error);
+            match synced {
+                Ok(()) => self.inner.core.lock().unsettled = false,
+                Err(error) => self.fail(Frame::default(), &error),
             }
         }
     }
@@ -234,14 +237,7 @@ impl Writer {
         let mut core = self.inner.core.lock();
         self.inner.faulted.store(true, Ordering::Release);
         core.fault = Some(fault.clone());
-        let behind = std::mem::take(&mut core.frame);
-        core.take_back(&behind);
-        core.take_back(&frame);
-        drop(core);
-        for waiter in frame.waiters.into_iter().chain(behind.waiters) {
-            // As above.
-            let _ = waiter.send(Err(fault.clone()));
-        }
+        give_up(core, vec![frame], &fault);
     }
 
     /// A checkpoint writes everything that has changed meanwhile; if it works, so does the log.
@@ -249,16 +245,41 @@ impl Writer {
         if shortage(&self.inner.config).is_some() {
             return;
         }
-        let worked = catch_unwind(AssertUnwindSafe(|| checkpoint::recover(&self.inner)));
-        if !matches!(worked, Ok(Ok(()))) {
-            return;
-        }
-        let end = disk.journal.lock().end();
+        // Who waits for a change that came while it was made is told when it is there: before, nothing counts that the log has.
+        let frames = RefCell::new(Vec::new());
+        let write = || {
+            let mut journal = disk.journal.lock();
+            let mut frame = self.inner.core.lock().take_frame();
+            if frame.bytes.is_empty() {
+                return Ok(());
+            }
+            let written = journal.append(&mut frame.bytes).and_then(|()| journal.sync());
+            frames.borrow_mut().push(frame);
+            written.map_err(|e| Refusal::Broken(e.to_string()))
+        };
+        let worked = catch_unwind(AssertUnwindSafe(|| checkpoint::recover(&self.inner, write)));
+        let frames = frames.into_inner();
         let mut core = self.inner.core.lock();
-        core.frame_at = end;
+        core.mending = false;
+        if !matches!(worked, Ok(Ok(()))) {
+            let before = core.fault.take().unwrap_or(Refusal::Closed);
+            // A disk that works again may have no room for all that is to be written.
+            let fault = worked.ok().and_then(Result::err).unwrap_or_else(|| before.clone());
+            if discriminant(&fault) != discriminant(&before) {
+                tracing::warn!(reason = %fault, "session store still cannot write");
+            }
+            core.fault = Some(fault.clone());
+            return give_up(core, frames, &fault);
+        }
         (core.fault, core.short, self.short) = (None, None, None);
+        core.unsettled = false;
         self.inner.faulted.store(false, Ordering::Release);
+        drop(core);
         self.unsynced = None;
+        for waiter in frames.into_iter().flat_map(|frame| frame.waiters) {
+            // As above.
+            let _ = waiter.send(Ok(()));
+        }
         tracing::info!("session store writes again");
     }
 
@@ -267,6 +288,17 @@ impl Writer {
         if end - disk.segments.start().unwrap_or(end) >= self.inner.config.checkpoint_bytes {
             checkpoint::want(&self.inner);
         }
+    }
+}
+
+/// These frames, and the one that is being filled, are not written: their messages are taken back, and whoever waits hears why.
+fn give_up(mut core: MutexGuard<'_, Core>, mut frames: Vec<Frame>, fault: &Refusal) {
+    frames.push(std::mem::take(&mut core.frame));
+    frames.iter().rev().for_each(|frame| core.take_back(frame));
+    drop(core);
+    for waiter in frames.into_iter().flat_map(|frame| frame.waiters) {
+        // Whoever does not wait any more does not need the answer.
+        let _ = waiter.send(Err(fault.clone()));
     }
 }
 

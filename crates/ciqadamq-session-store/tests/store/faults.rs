@@ -175,6 +175,7 @@ fn what_changed_without_a_disk_is_written_when_it_is_back() {
     });
     assert!(matches!(store.refusal(), Some(Refusal::Broken(_))), "{:?}", store.refusal());
     store.subscribe(no, "meanwhile", b"o").wait().unwrap();
+    assert!(store.so_far().wait().is_err() && store.flush().is_err());
     let ended = store.begin(record("meanwhile"));
     let owed = store.session(no).unwrap().queue[0].message;
     store.drop_queued(no, owed as u32);
@@ -192,12 +193,67 @@ fn what_changed_without_a_disk_is_written_when_it_is_back() {
     assert!(after.sessions["kept"].subscriptions.contains_key("meanwhile"));
 }
 
+#[test]
+fn who_waits_for_everything_hears_that_a_commit_without_a_waiter_has_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, away) = (dir.path().join("log"), dir.path().join("away"));
+    for gathered_ms in [0, 4, 5, 6, 20] {
+        let store = open(dir.path());
+        let no = store.begin(record("c"));
+        store.flush().unwrap();
+        std::fs::rename(&log, &away).unwrap();
+        // More than a segment holds, so that the next one has to begin.
+        store.change(no, |record| record.connection = vec![1; 70 << 10]);
+        std::thread::sleep(Duration::from_millis(gathered_ms));
+        let flushed = store.flush();
+        assert!(flushed.is_err() && store.so_far().wait().is_err(), "after {gathered_ms} ms: {flushed:?}");
+        std::fs::rename(&away, &log).unwrap();
+    }
+}
+
+#[test]
+fn what_begins_while_it_recovers_is_there_after_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, away, killed) = (dir.path().join("store"), dir.path().join("away"), dir.path().join("killed"));
+    let log = path.join("log");
+    let store = open(&path);
+    let no = store.begin(record("c"));
+    (0..3_000).for_each(|n| _ = store.begin(record(&format!("before{n}"))));
+    store.flush().unwrap();
+    std::fs::rename(&log, &away).unwrap();
+    let big = vec![1; 100 << 10];
+    until("a segment is full", || {
+        store.publish(&big, LATER, &[to(no, 1)], None).and_then(|(_, commit)| commit.wait()).is_err()
+    });
+    std::fs::rename(&away, &log).unwrap();
+    let mut n = 0;
+    let began = Instant::now();
+    while store.refusal().is_some() {
+        assert!(began.elapsed() < Duration::from_secs(10), "it does not write again");
+        n += 1;
+        store.begin(record(&format!("meanwhile{n}")));
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let last = store.begin(record("last"));
+    store.publish(b"x", LATER, &[to(last, 1)], None).unwrap().1.wait().unwrap();
+    copy(&path, &killed);
+    assert_eq!(all(&open(&killed)), all(&store));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_checkpoint_that_might_fill_the_disk_is_put_off_until_there_is_less_to_write() {
+    // Whether the disk is short of space or not.
+    for reserve_bytes in [16 << 20, 1 << 20] {
+        is_put_off(reserve_bytes);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn is_put_off(reserve_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), "size=48m") else { return };
-    let config = StoreConfig { segment_bytes: 4 << 20, reserve_bytes: 16 << 20, ..config(&disk.0.join("store")) };
+    let config = StoreConfig { segment_bytes: 4 << 20, reserve_bytes, ..config(&disk.0.join("store")) };
     let store = Store::open(config.clone()).unwrap();
     let no = store.begin(record("c"));
     let numbers: Vec<_> =

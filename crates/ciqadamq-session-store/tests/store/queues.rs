@@ -67,6 +67,47 @@ fn an_old_message_that_is_still_owed_keeps_its_identifier_to_itself() {
 }
 
 #[test]
+fn an_identifier_that_is_never_given_out_acknowledges_nothing() {
+    let store = Store::open(StoreConfig { durability: Durability::Memory, ..config("unused".as_ref()) }).unwrap();
+    let no = store.begin(record("c"));
+    let [last, first] = [PACKET_IDS as u16, 1];
+    for packet_id in [last, first] {
+        assert!(store.inherit(b"x", LATER, to(no, 2), Some(packet_id), Stage::Sent).unwrap().is_some());
+    }
+    for packet_id in [0, last + 1, u16::MAX] {
+        store.received(no, packet_id).wait().unwrap();
+        store.acknowledged(no, packet_id);
+    }
+    assert!(store.session(no).unwrap().queue.iter().all(|owed| owed.stage == Stage::Sent));
+    assert_eq!(store.status().owed, 2);
+    store.acknowledged(no, first);
+    assert_eq!(store.session(no).unwrap().queue[0].packet_id(), last);
+}
+
+#[test]
+fn everything_so_far_is_synced_though_it_was_written_before_anybody_waited() {
+    let dir = tempfile::tempdir().unwrap();
+    let hour = std::time::Duration::from_secs(3_600);
+    let store = Store::open(StoreConfig { flush_every: hour, ..config(dir.path()) }).unwrap();
+    store.begin(record("c"));
+    let began = std::time::Instant::now();
+    while store.status().commits == 0 {
+        assert!(began.elapsed().as_secs() < 10, "it is not written");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    // A commit syncs what is in front of it; without one there is nothing to be waited for.
+    store.so_far().wait().unwrap();
+    assert_eq!(store.status().commits, 2);
+    store.so_far().wait().unwrap();
+    store.flush().unwrap();
+    assert_eq!(store.status().commits, 2);
+    store.close();
+    assert_eq!(store.so_far().wait(), Err(Refusal::Closed));
+    drop(store);
+    assert!(all(&open(dir.path())).sessions.contains_key("c"));
+}
+
+#[test]
 fn a_message_without_a_place_in_a_queue_is_counted() {
     let store = Store::open(StoreConfig { durability: Durability::Memory, ..config("unused".as_ref()) }).unwrap();
     let (full, other, ended) =
