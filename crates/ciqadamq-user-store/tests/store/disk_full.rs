@@ -28,7 +28,8 @@ fn a_failed_write_changes_nothing_and_reads_go_on() {
     let store = open(&path);
     let users = list(&*store, None, 1000);
     let more = users.len() - acknowledged;
-    assert!(more == 0 || more == BATCH, "half a batch: {more} of {BATCH}");
+    // It is a batch that meets the limit, or the change in front of one.
+    assert!([0, 1, BATCH].contains(&more), "half a batch: {more} of {BATCH}");
     assert_eq!(store.status().read_only, None);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(store.execute(create("afterwards", "good"))).unwrap();
@@ -49,7 +50,14 @@ async fn process_that_meets_the_limit() {
         // While the writer stands at the gate a whole batch gathers: it works or fails as one.
         let first = tokio::spawn(send(store.clone(), format!("gate{round}"), "gate"));
         settle().await;
-        at_gate.recv().unwrap();
+        while at_gate.try_recv().is_err() && !first.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if first.is_finished() {
+            let failed = first.await.unwrap();
+            assert!(matches!(failed, Err(ExecuteError::Unavailable(_))), "{failed:?}");
+            break;
+        }
         let mut batch = JoinSet::new();
         for at in 0..BATCH {
             batch.spawn(send(store.clone(), format!("n{round}-{at}"), "last"));
@@ -95,7 +103,7 @@ async fn process_that_meets_the_limit() {
         gates += 1;
         assert_eq!(store.status().read_only, None);
         let users = store.status().users as usize;
-        assert!(users == gates + others || users == gates + others + BATCH, "half a batch");
+        assert!([0, 1, BATCH].contains(&(users - gates - others)), "half a batch");
         assert_eq!(recorder.0.lock().len(), users, "an observer missed a change");
     } else {
         println!("no prlimit here: the way back is not tested");
