@@ -272,7 +272,7 @@ fn what_two_nodes_retain_at_the_same_moment_is_the_same_everywhere() {
                 for n in 0..300 {
                     // Like a Will and the return of its client; the last of each topic is cleared here and there.
                     let text = if n % 7 == u32::from(node) { String::new() } else { format!("{n} of node {node}") };
-                    client.publish(&Publish::new(&format!("t/{}", n % 30), &text, 1).retained());
+                    client.publish(&Publish::new(format!("t/{}", n % 30), &text, 1).retained());
                 }
             })
         })

@@ -194,15 +194,13 @@ impl RetainStorage for Retained {
         let expires_at = interval.map_or(Millis::MAX, |i| created.min(now).saturating_add(i.as_millis() as i64));
         let (commit, kept, before) = {
             let mut tree = self.0.tree.write();
-            match tree.since(name, &topic) {
-                Some(since) if IF_NEWER.try_with(|()| ()).is_ok() => {
-                    if since > created || since == created && !tree.is_before(&topic, &retain) {
-                        return Ok(());
-                    }
+            if let Some(since) = tree.since(name, &topic) {
+                if IF_NEWER.try_with(|()| ()).is_err() {
+                    // What is published here comes after what is here; the clock of another node may be ahead.
+                    created = created.max(since.saturating_add(1));
+                } else if since > created || since == created && !tree.is_before(&topic, &retain) {
+                    return Ok(());
                 }
-                // What is published here comes after what is here; the clock of another node may be ahead.
-                Some(since) => created = created.max(since.saturating_add(1)),
-                None => {}
             }
             retain.publish.create_time = Some(created);
             let message = encode_message(&retain.from, &retain.publish)?;
