@@ -254,10 +254,29 @@ impl Keeper {
 
     /// The same for a session that the engine does not have any more, whichever login had it last.
     pub(super) fn unclaimed_of(&self, client_id: &str) {
-        self.kept.remove(client_id);
-        if let Some(no) = self.store.find(client_id) {
-            self.wait(no);
+        let before = self.kept.remove(client_id);
+        let Some(no) = self.store.find(client_id) else { return };
+        self.wait(no);
+        if let Some((_, kept)) = before {
+            self.unroute(kept.id, no);
         }
+    }
+
+    /// Nothing leads to a session any more that is not in the engine: it would go to whoever has the Client Identifier next. Whoever
+    /// goes on with the session makes its routes anew.
+    fn unroute(&self, id: Id, no: SessionNo) {
+        let filters = self.store.session(no).map(|session| session.subscriptions.into_keys().collect::<Vec<_>>());
+        // There is none when the process ends.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let scx = self.scx.clone();
+        runtime.spawn(async move {
+            for filter in filters.unwrap_or_default() {
+                let removed = { scx.extends.router().await.remove(&filter, id.clone()).await };
+                if let Err(reason) = removed {
+                    warn!(%id, %reason, "a route of a session that is not in use could not be removed");
+                }
+            }
+        });
     }
 
     fn wait(&self, no: SessionNo) {
