@@ -1,8 +1,8 @@
 //! `cargo xtask perf-connects`: how long clients wait to get in and to subscribe, on a cluster whose nodes all have to agree.
 //!
 //! All nodes and the load share the machine. Clients come one at a time, or so many at once, round the nodes; each connects,
-//! subscribes one filter of its own, and goes. Before that nobody does anything for a while, and what the nodes need for
-//! that is measured too.
+//! subscribes one filter of its own, and stays (or goes, with `--leave`). Before that nobody does anything for a while, and
+//! what the nodes need for that is measured too.
 
 use std::cell::RefCell;
 use std::fs;
@@ -41,6 +41,12 @@ pub struct Args {
     /// For how long they come
     #[arg(long, default_value_t = 10)]
     secs: u64,
+    /// How many come and stay at most; with so many it ends before the time
+    #[arg(long, default_value_t = 6000)]
+    clients: usize,
+    /// Each client goes when it has subscribed: the nodes agree on that as well, meanwhile
+    #[arg(long)]
+    leave: bool,
     /// For how long nobody comes before that
     #[arg(long, default_value_t = 20)]
     idle_secs: u64,
@@ -86,9 +92,11 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     println!("{}", HEAD.join("  "));
     // The first login of a user on a node costs a password hash, and is not what is measured.
-    come(&broker.addrs, &broker.users, 16, Duration::from_secs(2)).await?;
+    let load = Load { nodes: &broker.addrs, users: &broker.users, leave: args.leave, most: args.clients };
+    load.come(16, Duration::from_secs(2)).await?;
     for at_once in &args.at_once {
-        let seen = come(&broker.addrs, &broker.users, *at_once, Duration::from_secs(args.secs)).await?;
+        quiet(&broker).await;
+        let seen = load.come(*at_once, Duration::from_secs(args.secs)).await?;
         let ms = |histogram: &Histogram<u64>, quantile: f64| {
             table::number(Some(histogram.value_at_quantile(quantile) as f64 / 1000.0))
         };
@@ -96,7 +104,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             args.nodes.to_string(),
             at_once.to_string(),
             seen.both.len().to_string(),
-            format!("{:.0}", seen.both.len() as f64 / args.secs as f64),
+            format!("{:.0}", seen.both.len() as f64 / seen.took.as_secs_f64()),
             ms(&seen.connect, 0.5),
             ms(&seen.connect, 0.99),
             ms(&seen.both, 0.5),
@@ -115,41 +123,75 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 struct Seen {
     connect: Histogram<u64>,
     both: Histogram<u64>,
+    /// from the first CONNECT to the last SUBACK
+    took: Duration,
+    /// those who stay
+    here: Vec<Connection>,
 }
 
-async fn come(nodes: &[SocketAddr], users: &Rc<Users>, at_once: usize, during: Duration) -> anyhow::Result<Seen> {
-    let histogram = || Histogram::new_with_bounds(1, 120_000_000, 3).context("histogram");
-    let seen = Rc::new(RefCell::new(Seen { connect: histogram()?, both: histogram()? }));
-    let end = Instant::now() + during;
-    let run = users::random();
-    let clients: Vec<_> = (0..at_once)
-        .map(|client| {
-            let (nodes, users, seen, run) = (nodes.to_vec(), users.clone(), seen.clone(), run.clone());
-            spawn_local(async move {
-                for count in 0.. {
-                    let began = Instant::now();
-                    if began >= end {
-                        break;
+/// Who comes, and where to.
+struct Load<'a> {
+    nodes: &'a [SocketAddr],
+    users: &'a Rc<Users>,
+    leave: bool,
+    most: usize,
+}
+
+impl Load<'_> {
+    async fn come(&self, at_once: usize, during: Duration) -> anyhow::Result<Seen> {
+        let histogram = || Histogram::new_with_bounds(1, 120_000_000, 3).context("histogram");
+        let seen = Seen { connect: histogram()?, both: histogram()?, took: Duration::ZERO, here: Vec::new() };
+        let seen = Rc::new(RefCell::new(seen));
+        let start = Instant::now();
+        let run = users::random();
+        let clients: Vec<_> = (0..at_once)
+            .map(|client| {
+                let (nodes, users, seen, run) = (self.nodes.to_vec(), self.users.clone(), seen.clone(), run.clone());
+                let (leave, most) = (self.leave, self.most);
+                spawn_local(async move {
+                    for count in 0.. {
+                        let began = Instant::now();
+                        // Those who are on their way count, too.
+                        if began >= start + during || (!leave && seen.borrow().here.len() + at_once > most) {
+                            break;
+                        }
+                        let addr = nodes[(client + count) % nodes.len()];
+                        let user = (client * 7 + count) % USERS;
+                        let id = format!("{run}-{client}-{count}");
+                        let mut connection = Connection::open(addr, &id, users.login(user)).await?;
+                        let connected = began.elapsed();
+                        connection.subscribe(&users.topic(user), 1).await?;
+                        let mut seen = seen.borrow_mut();
+                        // Nothing takes as long as the histogram's range.
+                        seen.connect.saturating_record(connected.as_micros() as u64);
+                        seen.both.saturating_record(began.elapsed().as_micros() as u64);
+                        seen.took = start.elapsed();
+                        if !leave {
+                            seen.here.push(connection);
+                        }
                     }
-                    let addr = nodes[(client + count) % nodes.len()];
-                    let user = (client * 7 + count) % USERS;
-                    let id = format!("{run}-{client}-{count}");
-                    let mut connection = Connection::open(addr, &id, users.login(user)).await?;
-                    let connected = began.elapsed();
-                    connection.subscribe(&users.topic(user), 1).await?;
-                    let mut seen = seen.borrow_mut();
-                    // Nothing takes as long as the histogram's range.
-                    seen.connect.saturating_record(connected.as_micros() as u64);
-                    seen.both.saturating_record(began.elapsed().as_micros() as u64);
-                }
-                Ok::<_, std::io::Error>(())
+                    Ok::<_, std::io::Error>(())
+                })
             })
-        })
-        .collect();
-    for client in clients {
-        client.await?.context("a client did not get in")?;
+            .collect();
+        for client in clients {
+            client.await?.context("a client did not get in")?;
+        }
+        Rc::into_inner(seen).map(RefCell::into_inner).context("a client is left")
     }
-    Rc::into_inner(seen).map(RefCell::into_inner).context("a client is left")
+}
+
+/// Waits until the nodes are done with those who went.
+async fn quiet(broker: &Broker) {
+    let needed = || broker.nodes().iter().filter_map(|pids| process::cpu(pids)).sum::<Duration>();
+    let pause = Duration::from_secs(2);
+    for _ in 0..30 {
+        let before = needed();
+        tokio::time::sleep(pause).await;
+        if needed().saturating_sub(before) < pause / 5 {
+            return;
+        }
+    }
 }
 
 /// CPU of each node while nobody does anything, in percent of one core.

@@ -26,7 +26,7 @@ pub fn cluster(config: &Config) -> Option<ClusterConfig> {
         raft: RaftSettings {
             node_grpc_addrs: cluster.node_grpc_addrs.clone(),
             raft_peer_addrs: cluster.raft_peer_addrs.clone(),
-            laddr: cluster.raft_laddr.to_string(),
+            laddr: cluster.raft_laddr,
             worker_threads: cluster.raft_worker_threads,
             election_tick: cluster.election_tick,
             heartbeat_tick: cluster.heartbeat_tick,

@@ -1,6 +1,7 @@
 //! What this part of the cluster is told, and the settings of `rmqtt-cluster-raft` that follow from it.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ciqadamq_core::NodeId;
@@ -41,7 +42,7 @@ pub struct RaftSettings {
     /// `id@host:port` of each node's raft
     pub raft_peer_addrs: Vec<String>,
     /// where raft listens
-    pub laddr: String,
+    pub laddr: SocketAddr,
     /// threads of raft
     pub worker_threads: usize,
     /// ticks without a leader before an election
@@ -87,7 +88,7 @@ impl RaftSettings {
             let _ = writeln!(text, "{key} = {value}");
         };
         line("leader_id", &node);
-        line("laddr", &serde_json::Value::from(self.laddr.as_str()));
+        line("laddr", &serde_json::Value::from(self.laddr.to_string()));
         line("worker_threads", &self.worker_threads);
         line("node_grpc_addrs", &list(&self.node_grpc_addrs));
         line("raft_peer_addrs", &list(&self.raft_peer_addrs));

@@ -203,7 +203,7 @@ pub(crate) fn test_config(node: NodeId) -> ClusterConfig {
         raft: crate::config::RaftSettings {
             node_grpc_addrs: Vec::new(),
             raft_peer_addrs: Vec::new(),
-            laddr: "127.0.0.1:6003".into(),
+            laddr: ([127, 0, 0, 1], 6003).into(),
             worker_threads: 1,
             election_tick: 60,
             heartbeat_tick: 12,

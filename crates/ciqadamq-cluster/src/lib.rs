@@ -16,6 +16,7 @@
 //! - [`retained`]: a node that was away has the Retained Messages of the others before it lets clients in.
 //! - [`sweep`]: routes and sessions that do not fit together any more.
 //! - [`unrouted`]: what the routing cluster does not know of for a while, the nodes tell each other directly.
+//! - [`nodelay`]: what its nodes answer each other leaves at once.
 //! - [`sessions`]: the sessions of all nodes, for the API.
 //!
 //! The nodes speak through the internal service `routes` ([`wire`]), and through the engine's own calls.
@@ -31,6 +32,7 @@ mod link;
 mod liveness;
 mod metrics;
 mod moves;
+mod nodelay;
 mod onward;
 mod part;
 mod plugin;

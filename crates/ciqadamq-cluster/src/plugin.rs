@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use crate::cluster::Cluster;
 use crate::failover::Failover;
 use crate::hooks;
+use crate::nodelay::send_at_once;
 use crate::router::FailoverRouter;
 use crate::wire::Phase;
 
@@ -75,6 +76,7 @@ impl Plugin for ClusterPlugin {
         tokio::spawn(self.cluster.clone().sweep());
         tokio::spawn(self.cluster.clone().look_for_unrouted());
         tokio::spawn(self.cluster.clone().hear_of_unrouted());
+        tokio::spawn(send_at_once(self.cluster.config.raft.laddr));
         info!(plugin = NAME, "started");
         Ok(())
     }
