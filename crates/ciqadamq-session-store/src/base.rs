@@ -146,6 +146,8 @@ impl Base {
 
     /// Writes values; nothing is durable before [`finish`](Self::finish).
     pub(crate) fn write(&self, values: Vec<(Key, Option<Vec<u8>>)>) -> Result<(), BaseError> {
+        #[cfg(test)]
+        crate::trial::step(&self.path)?;
         let mut batch = Batch::default();
         for (key, value) in values {
             match value {
@@ -170,6 +172,8 @@ impl Base {
     /// sled's flush leaves out the files for large values; and on Linux it ends in `sync_file_range`, which neither commits the
     /// file's new size nor empties the drive's cache.
     fn sync(&self) -> Result<(), BaseError> {
+        #[cfg(test)]
+        crate::trial::step(&self.path)?;
         // Before what refers to them; and should flushing make more of them, before its end.
         self.sync_blobs()?;
         self.db.flush()?;

@@ -146,7 +146,9 @@ fn fold(inner: &Inner, disk: &Disk, cut: u64, written: impl Fn() -> Result<(), R
         rewrite(inner, disk, &old, cut, &written)?;
     } else {
         let touched = std::mem::take(&mut inner.core.lock().state.touched);
-        let keys: Vec<Key> = touched.iter().cloned().collect();
+        let mut keys: Vec<Key> = touched.iter().cloned().collect();
+        // Messages before those who are owed them.
+        keys.sort_unstable_by_key(|key| !matches!(key, Key::Message(_)));
         let outcome = caught(|| {
             write(inner, disk, &old, &old, cut, &keys, &written)?;
             finish(inner, disk, &old, cut, &written)
@@ -260,6 +262,9 @@ enum Found {
 }
 
 /// Writes the present values of `keys` to `to`; messages that are in sled are found in `from`.
+///
+/// Messages are removed last: one that is made after a fault has changes that are not in the log, and if a crash cuts it short
+/// nobody may be owed what is not there any more.
 fn write(
     inner: &Inner,
     disk: &Disk,
@@ -269,6 +274,7 @@ fn write(
     keys: &[Key],
     written: &impl Fn() -> Result<(), Refusal>,
 ) -> Result<(), BaseError> {
+    let mut gone = Vec::new();
     for portion in keys.chunks(PORTION) {
         let found: Vec<(Key, Found)> = {
             let mut core = inner.core.lock();
@@ -276,11 +282,16 @@ fn write(
         };
         // sled must not know of changes that a crash takes from the log, or that are taken back: it writes when it likes.
         written().map_err(|e| BaseError::Corrupt(e.to_string()))?;
+        disk.journal.lock().sync()?;
         let mut values = Vec::new();
         let mut bytes = 0;
         for (key, found) in found {
             let value = match found {
                 Found::Later => continue,
+                Found::Nothing if matches!(key, Key::Message(_)) => {
+                    gone.push((key, None));
+                    continue;
+                }
                 Found::Nothing => None,
                 Found::Value(value) => Some(value),
                 Found::Message { place, len, expires_at } => {
@@ -300,7 +311,7 @@ fn write(
         }
         to.write(values)?;
     }
-    Ok(())
+    gone.chunks(PORTION).try_for_each(|portion| to.write(portion.to_vec()))
 }
 
 /// From now on the messages under `keys` are read from sled. Before it is durable, and in use, an error leaves everything as it was.
@@ -346,5 +357,7 @@ fn look(state: &mut crate::state::State, key: &Key, cut: u64) -> Found {
     Found::Message { place: stored.place, len: stored.len, expires_at: stored.expires_at }
 }
 
+#[cfg(test)]
+mod retained_tests;
 #[cfg(test)]
 mod tests;

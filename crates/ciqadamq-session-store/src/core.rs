@@ -97,8 +97,7 @@ impl Core {
             frame.leave_out_what_was_taken_back();
             frame.refused.clone_from(&self.short);
         }
-        // Zeros at the end are no command.
-        frame.bytes.resize(frame.bytes.len().next_multiple_of(FRAME_ALIGN), 0);
+        frame.pad();
         self.frame_at += frame.bytes.len() as u64;
         frame
     }
@@ -163,6 +162,19 @@ impl Frame {
             self.bytes.i64(now());
             self.since = Some(Instant::now());
         }
+    }
+
+    /// One that says only when it was written.
+    pub(crate) fn without_commands() -> Self {
+        let mut frame = Self::default();
+        frame.begin();
+        frame.pad();
+        frame
+    }
+
+    /// Zeros at the end are no command.
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(FRAME_ALIGN), 0);
     }
 
     /// Leaves in it what [`Core::take_back`] lets stand, but for notes that something of another node is here: that one sends it

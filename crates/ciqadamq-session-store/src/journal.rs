@@ -1,8 +1,13 @@
 //! The log on disk: frames of commands in segment files, one frame a commit.
 //!
-//! A frame says at which offset of the log it stands; offsets go on from segment to segment and never back. Its checksum
-//! covers that and the store's number, so that neither an old frame in a file that is used again nor one of another store
-//! can pass for one that was written here.
+//! A frame says at which offset of the log it stands; offsets go on from segment to segment and never back. Its checksums
+//! cover that and the store's number, so that neither an old frame in a file that is used again, nor one of another store, nor what a
+//! client has made to look like one can pass for one that was written here.
+//!
+//! It also says up to where the log was durable when it was written, and so does the head of a segment. A power cut may leave
+//! any pages of what was not synced, a later one without an earlier one too. So a broken frame is damage if something behind it says
+//! that it was durable; if nothing does, nobody was promised what is in it, and the log ends there. The head of a frame has a checksum of
+//! its own: to believe what it says, its content does not have to be read, which may be as broken.
 //!
 //! Segments are filled with zeros before they are used, and used again when a checkpoint has made them needless: a commit
 //! then changes no file's size, which costs the disk half.
@@ -19,10 +24,13 @@ use parking_lot::RwLock;
 use crate::wire::{Put, Take};
 
 const MAGIC: &[u8; 8] = b"ciqadamq";
-const VERSION: u32 = 1;
-const HEADER: u64 = 32;
-/// length, checksum, offset
-const FRAME: usize = 16;
+const VERSION: u32 = 2;
+/// magic, version, store, offset of the first frame, checksum: as in all versions; up to where the log was durable, checksum, zeros
+const HEADER: u64 = 48;
+/// What is the same in the header of all versions.
+const HEADER_FIRST: usize = 32;
+/// length and checksum of the content, offset, up to where the log was durable, checksum of all that
+const FRAME: usize = 28;
 /// Spare files kept for the next segments.
 const SPARES_MAX: usize = 2;
 
@@ -31,6 +39,30 @@ const SPARES_MAX: usize = 2;
 struct Segment {
     file: File,
     path: PathBuf,
+}
+
+impl Segment {
+    fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        #[cfg(test)]
+        crate::trial::step(&self.path)?;
+        write_at(&self.file, bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        #[cfg(test)]
+        crate::trial::step(&self.path)?;
+        self.file.sync_data()
+    }
+
+    /// Makes durable what was read, of which nothing says from `durable` on that it is: the process that wrote it may have ended
+    /// before, and the next segment relies on it. To sync it would not be enough: after an fsync that failed the system may have, and
+    /// take for written, what the disk does not have.
+    fn write_again(&self, content: &[u8], durable: usize, end: usize) -> io::Result<()> {
+        if durable < end {
+            self.write(&content[durable..end], HEADER + durable as u64)?;
+        }
+        self.sync()
+    }
 }
 
 /// The segments by the offset at which they begin. Shared with whoever reads a message.
@@ -73,6 +105,16 @@ pub(crate) enum ReplayError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Corrupt(String),
+    #[error("{0}")]
+    Version(String),
+}
+
+/// What the head of a frame says.
+struct Head {
+    len: usize,
+    sum: u32,
+    /// up to where the log was durable
+    durable: u64,
 }
 
 /// The log, open for writing.
@@ -86,6 +128,11 @@ pub(crate) struct Journal {
     current: Option<(u64, Arc<Segment>)>,
     /// the offset of the next frame
     end: u64,
+    /// everything in front of this is durable
+    durable: u64,
+    /// Frames in front of the current segment may not be durable, and never will be: nothing in it counts before a checkpoint has
+    /// taken their place.
+    has_gap: bool,
     /// a write failed: what is in the current segment behind `end` is unknown, and it must not be used again
     soiled: bool,
 }
@@ -100,6 +147,8 @@ impl Journal {
             segment_bytes,
             current: None,
             end: 0,
+            durable: 0,
+            has_gap: false,
             soiled: false,
         }
     }
@@ -113,6 +162,11 @@ impl Journal {
         self.end
     }
 
+    /// Everything in front of this is durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
     /// Bytes of the log on disk, the spare files left out.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.all.read().values().filter_map(|s| s.file.metadata().ok()).map(|m| m.len()).sum()
@@ -121,14 +175,59 @@ impl Journal {
     /// Reads all frames from `from` on, in order, and gives each, with the offset of its content, to `each`. If the log has
     /// `begun`, there is a segment at `from`.
     ///
-    /// A last frame that was not written to its end is what a crash leaves, and ends the log. Anything else that does not fit
-    /// is damage: a missing segment, and a frame that is broken although there are sound ones behind it.
+    /// The first broken frame ends the log, if nothing behind it says that it was durable: that is what a crash leaves. Otherwise it is
+    /// damage, and so is a missing segment.
     pub(crate) fn replay(
         &mut self,
         from: u64,
         begun: bool,
         mut each: impl FnMut(&[u8], u64) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
+        let mut obsolete = self.found()?;
+        let mut found = obsolete.split_off(&from);
+        if begun && !found.contains_key(&from) {
+            return Err(ReplayError::Corrupt(format!("the log lacks its beginning, {from:016x}.log")));
+        }
+        // Left by a checkpoint whose last step was cut short.
+        remove(&obsolete)?;
+        self.end = from;
+        while let Some((base, path)) = found.pop_first() {
+            if base != self.end {
+                return Err(ReplayError::Corrupt(format!("the log lacks what is between {} and {base}", self.end)));
+            }
+            let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
+            let mut content = Vec::new();
+            file.read_to_end(&mut content)?;
+            let mut durable = self.header_of(&path, base, &content)?;
+            let content = &content[HEADER as usize..];
+            let next = found.first_key_value().map(|(next, _)| *next);
+            let mut at = 0;
+            // What stands behind the beginning of the next segment was refused when it was written.
+            while next.is_none_or(|next| base + (at as u64) < next)
+                && let Some((head, payload)) = self.frame(content, at, base)
+            {
+                each(payload, base + (at + FRAME) as u64)?;
+                durable = durable.max(head.durable);
+                at += FRAME + payload.len();
+            }
+            self.end = base + at as u64;
+            let segment = Segment { file, path: path.clone() };
+            segment.write_again(content, durable.saturating_sub(base) as usize, at)?;
+            self.segments.all.write().insert(base, Arc::new(segment));
+            if next != Some(self.end) {
+                self.check_end(&path, content, at, base, &found)?;
+                // Of a checkpoint that was to take the place of what was not durable, and was not made to its end.
+                remove(&found)?;
+                break;
+            }
+        }
+        self.segments.end.store(self.end, Ordering::Release);
+        self.durable = self.end;
+        Ok(())
+    }
+
+    /// The segments that are there, by the offset at which they begin.
+    fn found(&self) -> io::Result<BTreeMap<u64, PathBuf>> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
@@ -136,80 +235,82 @@ impl Journal {
             let Some(base) = name.strip_suffix(".log").and_then(|n| u64::from_str_radix(n, 16).ok()) else { continue };
             found.insert(base, path);
         }
-        if begun && !found.contains_key(&from) {
-            return Err(ReplayError::Corrupt(format!("the log lacks its beginning, {from:016x}.log")));
+        Ok(found)
+    }
+
+    /// The log ends at `at` of this segment, and `later` come behind it: is that what a crash leaves?
+    fn check_end(
+        &self,
+        path: &Path,
+        content: &[u8],
+        at: usize,
+        base: u64,
+        later: &BTreeMap<u64, PathBuf>,
+    ) -> Result<(), ReplayError> {
+        let end = base + at as u64;
+        let is_durable = |durable: u64| durable > end;
+        let damaged = |what: &str| ReplayError::Corrupt(format!("{path:?} is damaged at {at}: {what}"));
+        if later.keys().any(|later| *later < end) {
+            return Err(damaged("the next segment begins in front of that"));
         }
-        self.end = from;
-        let bases: Vec<u64> = found.keys().copied().collect();
-        for (base, path) in found {
-            if base < from {
-                // Left by a checkpoint whose last step was cut short.
-                fs::remove_file(&path)?;
-                continue;
-            }
-            if base != self.end {
-                return Err(ReplayError::Corrupt(format!("the log lacks what is between {} and {base}", self.end)));
-            }
-            let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
-            let mut content = Vec::new();
-            file.read_to_end(&mut content)?;
-            if content.get(..HEADER as usize) != Some(&*self.header(base)) {
-                return Err(ReplayError::Corrupt(format!("{path:?} does not begin as a segment of this log")));
-            }
-            let content = &content[HEADER as usize..];
-            let next = bases.iter().copied().find(|other| *other > base);
-            let mut at = 0;
-            // What stands behind the beginning of the next segment was refused when it was written.
-            while next.is_none_or(|next| base + (at as u64) < next)
-                && let Some(payload) = self.frame(content, at, base)
-            {
-                each(payload, base + (at + FRAME) as u64)?;
-                at += FRAME + payload.len();
-            }
-            self.end = base + at as u64;
-            if next.is_none()
-                && let Some(behind) = self.frame_behind(content, at, base)
-            {
-                let text = format!("{path:?} is damaged at {at}: there is a sound commit behind it, at {behind}");
-                return Err(ReplayError::Corrupt(text));
-            }
-            self.segments.all.write().insert(base, Arc::new(Segment { file, path }));
+        let places = (at..content.len()).step_by(FRAME_ALIGN).filter_map(|at| self.head(content, at, base));
+        if places.map(|head| head.durable).any(is_durable) {
+            return Err(damaged("a commit behind that says that it was there"));
         }
-        self.segments.end.store(self.end, Ordering::Release);
-        // The process that wrote it may have ended before it was durable: the next segment relies on it.
-        if let Some(last) = self.segments.all.read().values().next_back() {
-            last.file.sync_data()?;
+        for (base, path) in later {
+            let mut header = Vec::new();
+            File::open(path)?.take(HEADER).read_to_end(&mut header)?;
+            if is_durable(self.header_of(path, *base, &header)?) {
+                return Err(damaged("a segment behind that says that it was there"));
+            }
         }
         Ok(())
     }
 
-    /// The sound frame at `at`.
-    fn frame<'a>(&self, content: &'a [u8], at: usize, base: u64) -> Option<&'a [u8]> {
-        let mut head = Take::new(content.get(at..at + FRAME)?);
-        let (len, sum, offset) = (head.u32().ok()? as usize, head.u32().ok()?, head.u64().ok()?);
-        if len == 0 || offset != base + at as u64 {
-            return None;
-        }
-        let payload = content.get(at + FRAME..(at + FRAME).checked_add(len)?)?;
-        (checksum(self.store, offset, payload) == sum).then_some(payload)
+    /// The sound frame at `at`: its head and its content.
+    fn frame<'a>(&self, content: &'a [u8], at: usize, base: u64) -> Option<(Head, &'a [u8])> {
+        let head = self.head(content, at, base)?;
+        let payload = content.get(at + FRAME..(at + FRAME).checked_add(head.len)?)?;
+        (checksum(self.store, base + at as u64, payload) == head.sum).then_some((head, payload))
     }
 
-    /// The first sound frame behind a broken one: only damage leaves that, for a commit is not begun before the one in front
-    /// of it is written.
-    fn frame_behind(&self, content: &[u8], broken: usize, base: u64) -> Option<usize> {
-        // What follows the end is zeros, or old frames, which name other offsets.
-        let places = (broken + FRAME_ALIGN..content.len().saturating_sub(FRAME)).step_by(FRAME_ALIGN);
-        places.into_iter().find(|at| self.frame(content, *at, base).is_some())
+    /// The sound head of a frame at `at`. What follows the end is zeros, or old frames, which name other offsets.
+    fn head(&self, content: &[u8], at: usize, base: u64) -> Option<Head> {
+        let bytes = content.get(at..at + FRAME)?;
+        let mut from = Take::new(bytes);
+        let (len, sum) = (from.u32().ok()? as usize, from.u32().ok()?);
+        let (offset, durable, own) = (from.u64().ok()?, from.u64().ok()?, from.u32().ok()?);
+        let is_sound = len > 0 && offset == base + at as u64 && durable <= offset;
+        (is_sound && checksum(self.store, offset, &bytes[..FRAME - 4]) == own).then_some(Head { len, sum, durable })
     }
 
-    fn header(&self, base: u64) -> Vec<u8> {
+    fn header(&self, base: u64, durable: u64) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER as usize);
         header.extend_from_slice(MAGIC);
         header.u32(VERSION);
         header.u64(self.store);
         header.u64(base);
         header.u32(crc32fast::hash(&header));
+        header.u64(durable);
+        header.u32(crc32fast::hash(&header));
+        header.resize(HEADER as usize, 0);
         header
+    }
+
+    /// Checks the header of a segment; returns up to where the log was durable when it began.
+    fn header_of(&self, path: &Path, base: u64, content: &[u8]) -> Result<u64, ReplayError> {
+        let corrupt = || ReplayError::Corrupt(format!("{path:?} does not begin as a segment of this log"));
+        let first = content.get(..HEADER_FIRST).ok_or_else(corrupt)?;
+        let mut from = Take::new(&first[MAGIC.len()..]);
+        let version = from.u32().map_err(|_| corrupt())?;
+        let (said, sum) = first.split_at(HEADER_FIRST - 4);
+        if first.starts_with(MAGIC) && version != VERSION && crc32fast::hash(said).to_le_bytes() == *sum {
+            let text = format!("the format of {path:?} is {version}, this version reads {VERSION}");
+            return Err(ReplayError::Version(text));
+        }
+        let header = content.get(..HEADER as usize).ok_or_else(corrupt)?;
+        let durable = Take::new(&header[HEADER_FIRST..]).u64().map_err(|_| corrupt())?;
+        if header == self.header(base, durable) { Ok(durable) } else { Err(corrupt()) }
     }
 
     /// Writes a frame at the end; `payload` has [`FRAME_HEAD`] bytes of room in front, and a length that is a multiple of
@@ -222,10 +323,14 @@ impl Journal {
         }
         let Some((base, segment)) = &self.current else { return Err(io::Error::other("no segment")) };
         let (head, content) = payload.split_at_mut(FRAME);
-        head[..4].copy_from_slice(&(content.len() as u32).to_le_bytes());
+        let len = u32::try_from(content.len()).map_err(io::Error::other)?;
+        head[..4].copy_from_slice(&len.to_le_bytes());
         head[4..8].copy_from_slice(&checksum(self.store, self.end, content).to_le_bytes());
-        head[8..].copy_from_slice(&self.end.to_le_bytes());
-        let written = write_at(&segment.file, payload, HEADER + (self.end - base));
+        head[8..16].copy_from_slice(&self.end.to_le_bytes());
+        head[16..24].copy_from_slice(&self.durable.to_le_bytes());
+        let own = checksum(self.store, self.end, &head[..FRAME - 4]);
+        head[FRAME - 4..].copy_from_slice(&own.to_le_bytes());
+        let written = segment.write(payload, HEADER + (self.end - base));
         match written {
             Ok(()) => {
                 self.end += payload.len() as u64;
@@ -237,6 +342,12 @@ impl Journal {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the last frame of the current segment is durable, and nothing behind it says so.
+    pub(crate) fn has_unproven_end(&self) -> bool {
+        let begun = self.current.as_ref().is_some_and(|(base, _)| *base < self.end);
+        begun && self.durable == self.end
     }
 
     fn is_full(&self, more: usize) -> bool {
@@ -253,10 +364,14 @@ impl Journal {
     /// Makes what was appended durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.check()?;
-        let Some((_, segment)) = &self.current else { return Ok(()) };
-        let result = segment.file.sync_data();
-        // After a failed fsync nobody knows what is on the disk.
-        self.soiled |= result.is_err();
+        let Some((_, segment)) = self.current.as_ref().filter(|_| self.durable < self.end) else { return Ok(()) };
+        let result = segment.sync();
+        match result {
+            Ok(()) if self.has_gap => {}
+            Ok(()) => self.durable = self.end,
+            // Nobody knows what is on the disk.
+            Err(_) => self.soiled = true,
+        }
         result
     }
 
@@ -271,13 +386,15 @@ impl Journal {
         }
         // One at `base` of which nothing counts is there until the new one takes its place, and its name: sled may rely on it.
         let path = self.dir.join(format!("{base:016x}.log"));
+        #[cfg(test)]
+        crate::trial::step(&path)?;
         let spare = match self.spares()?.pop() {
             Some(spare) => spare,
             None => self.prepare_spare()?,
         };
         let mut file = OpenOptions::new().read(true).write(true).open(&spare)?;
         file.seek(SeekFrom::Start(0))?;
-        file.write_all(&self.header(base))?;
+        file.write_all(&self.header(base, self.durable))?;
         // A frame's length of zero ends the log: what the file held before does not have to be looked at.
         file.write_all(&[0; FRAME])?;
         file.sync_data()?;
@@ -286,12 +403,17 @@ impl Journal {
         let segment = Arc::new(Segment { file, path });
         self.segments.all.write().insert(base, segment.clone());
         self.current = Some((base, segment));
+        self.has_gap |= self.durable < base;
         self.soiled = false;
         Ok(base)
     }
 
-    /// Lets go of all segments in front of `from`: as spares, or for good. Never of the current one.
+    /// Lets go of all segments in front of `from`, in the place of which there is a checkpoint: as spares, or for good. Never of
+    /// the current one.
     pub(crate) fn forget_before(&mut self, from: u64) -> io::Result<()> {
+        // A gap is in front of the segment that it made begin; and since then no other checkpoint was made to its end.
+        self.has_gap = false;
+        self.durable = self.durable.max(from);
         let obsolete: Vec<_> = {
             let mut all = self.segments.all.write();
             let keep = all.split_off(&from);
@@ -343,6 +465,10 @@ impl Journal {
 pub(crate) const FRAME_ALIGN: usize = 16;
 /// Bytes of room that [`Journal::append`] wants in front of what is written.
 pub(crate) const FRAME_HEAD: usize = FRAME;
+
+fn remove(segments: &BTreeMap<u64, PathBuf>) -> io::Result<()> {
+    segments.values().try_for_each(fs::remove_file)
+}
 
 /// Writes so many zeros.
 fn fill(file: &mut File, bytes: u64) -> io::Result<()> {

@@ -19,6 +19,8 @@ mod open;
 mod records;
 mod state;
 mod store;
+#[cfg(test)]
+mod trial;
 mod wire;
 mod writer;
 

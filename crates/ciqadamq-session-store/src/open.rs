@@ -93,6 +93,7 @@ impl Failure {
             }
             Self::Base(BaseError::Locked) => OpenError::Locked { path },
             Self::Base(error @ BaseError::Version(_)) => OpenError::Version { path, reason: error.to_string() },
+            Self::Replay(ReplayError::Version(reason)) => OpenError::Version { path, reason },
         }
     }
 }

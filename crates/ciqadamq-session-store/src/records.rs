@@ -71,6 +71,11 @@ impl SessionRecord {
         Some(self.disconnected_at? + i64::from(self.expiry_secs) * 1000)
     }
 
+    /// Bytes of [`encode`](Self::encode), rather too many.
+    pub(crate) fn size(&self) -> u64 {
+        (256 + self.client_id.len() + self.connection.len()) as u64
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.bytes(self.client_id.as_bytes());
         option(out, self.owner.username.as_deref());
@@ -106,6 +111,11 @@ impl SessionRecord {
         }
         Ok(record)
     }
+}
+
+/// Bytes that a subscription takes in its session.
+pub(crate) fn size_of_subscription(filter: &str, options: &[u8]) -> u64 {
+    (filter.len() + options.len() + 8) as u64
 }
 
 fn option(out: &mut Vec<u8>, value: Option<&str>) {
@@ -337,10 +347,13 @@ impl SessionState {
 
     /// Bytes of [`encode`](Self::encode), rather too many.
     pub(crate) fn size(&self) -> u64 {
-        let subscriptions: usize =
-            self.subscriptions.iter().map(|(filter, options)| filter.len() + options.len() + 8).sum();
-        let fixed = 256 + self.record.client_id.len() + self.record.connection.len();
-        (fixed + subscriptions + self.queue.len() * 32 + self.inbound.len() * 18) as u64
+        self.size_of_facts() + (self.queue.len() * 32 + self.inbound.len() * 18) as u64
+    }
+
+    /// The same, of what does not change with each message.
+    pub(crate) fn size_of_facts(&self) -> u64 {
+        let subscriptions = self.subscriptions.iter().map(|(filter, options)| size_of_subscription(filter, options));
+        self.record.size() + subscriptions.sum::<u64>()
     }
 
     /// Where the message with this place in the queue stands.

@@ -2,11 +2,13 @@
 //!
 //! Bytes of messages are not here but where they were written; [`Place`] says where.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::command::Command;
 use crate::records::{
     HEARD_MAX, Heard, MessageId, Millis, Owed, PACKET_IDS, Seq, SessionNo, SessionState, Stage, packet_id, remember,
+    size_of_subscription,
 };
 
 /// Where the bytes of a message are.
@@ -26,7 +28,7 @@ pub(crate) struct Stored {
     /// how many sessions are owed it
     pub(crate) owed: u32,
     pub(crate) expires_at: Millis,
-    /// sled knows the key, be it with an older value
+    /// sled knows a message's key. Of a topic that is not known: one that it had may have been cleared, and set again, since.
     pub(crate) in_base: bool,
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct State {
     pub(crate) bytes: u64,
     /// messages owed, over all sessions
     pub(crate) owed: u64,
+    /// bytes of all sessions, without their queues
+    pub(crate) session_bytes: u64,
 }
 
 impl State {
@@ -77,19 +81,35 @@ impl State {
                 {
                     self.end(other);
                 }
-                self.sessions.entry(no).or_default().record = record;
+                // When the log is read again, one that sled has may have ended at an earlier command.
+                let in_base = self.touched.contains(&Key::Session(no));
+                self.session_bytes += record.size();
+                match self.sessions.entry(no) {
+                    Entry::Occupied(mut session) => {
+                        self.session_bytes -= session.get().record.size();
+                        session.get_mut().record = record;
+                    }
+                    Entry::Vacant(place) => {
+                        place.insert(SessionState { record, in_base, ..SessionState::default() });
+                    }
+                }
                 self.touch_session(no);
             }
             Command::End { no } => self.end(no),
             Command::Subscribe { no, filter, options } => {
                 if let Some(session) = self.sessions.get_mut(&no) {
-                    session.subscriptions.insert(filter.to_owned(), options.to_vec());
+                    self.session_bytes += size_of_subscription(filter, options);
+                    if let Some(old) = session.subscriptions.insert(filter.to_owned(), options.to_vec()) {
+                        self.session_bytes -= size_of_subscription(filter, &old);
+                    }
                     self.touch_session(no);
                 }
             }
             Command::Unsubscribe { no, filter } => {
                 if let Some(session) = self.sessions.get_mut(&no) {
-                    session.subscriptions.remove(filter);
+                    if let Some(old) = session.subscriptions.remove(filter) {
+                        self.session_bytes -= size_of_subscription(filter, &old);
+                    }
                     self.touch_session(no);
                 }
             }
@@ -106,12 +126,13 @@ impl State {
                 if let Some(stored) = self.messages.get_mut(&id) {
                     stored.owed += new;
                 } else if all > 0 {
-                    // When the log is read again, sled's sessions may know of a message that sled does not have yet.
+                    // When the log is read again, sled's sessions may know of a message that sled does not have yet; and one that
+                    // sled has may have gone with its session, and is to be removed there.
+                    let in_base = !self.touched.insert(Key::Message(id));
                     let len = message.len() as u32;
-                    let stored = Stored { place: Place::Log(at), len, owed: all, expires_at, in_base: false };
+                    let stored = Stored { place: Place::Log(at), len, owed: all, expires_at, in_base };
                     self.messages.insert(id, stored);
                     self.bytes += u64::from(len);
-                    self.touched.insert(Key::Message(id));
                 }
                 if let Some((no, inbound)) = inbound
                     && let Some(session) = self.sessions.get_mut(&no)
@@ -132,8 +153,7 @@ impl State {
             }
             Command::Retain { topic, expires_at, message } => {
                 let len = message.len() as u32;
-                let in_base = self.retained.get(topic).is_some_and(|old| old.in_base);
-                let stored = Stored { place: Place::Log(at), len, owed: 0, expires_at, in_base };
+                let stored = Stored { place: Place::Log(at), len, owed: 0, expires_at, in_base: false };
                 self.bytes += u64::from(len);
                 if let Some(old) = self.retained.insert(topic.to_owned(), stored) {
                     self.bytes -= u64::from(old.len);
@@ -143,7 +163,7 @@ impl State {
             Command::Clear { topic } => {
                 if let Some(old) = self.retained.remove(topic) {
                     self.bytes -= u64::from(old.len);
-                    self.gone(Key::Retained(topic.to_owned()), old.in_base);
+                    self.touched.insert(Key::Retained(topic.to_owned()));
                 }
             }
             Command::Heard { node, boot, number, origin } => {
@@ -227,19 +247,16 @@ impl State {
     pub(crate) fn put_back(&mut self, topic: &str, before: Option<Stored>) {
         let after = self.retained.remove(topic);
         self.bytes -= after.map_or(0, |stored| u64::from(stored.len));
-        let in_base = after.or(before).is_some_and(|stored| stored.in_base);
         if let Some(stored) = before {
             self.bytes += u64::from(stored.len);
-            self.retained.insert(topic.to_owned(), Stored { in_base, ..stored });
+            self.retained.insert(topic.to_owned(), stored);
         }
-        if before.is_some() || in_base {
-            self.touched.insert(Key::Retained(topic.to_owned()));
-        }
+        self.touched.insert(Key::Retained(topic.to_owned()));
     }
 
     /// Bytes of sled that all of it takes, about.
     pub(crate) fn size(&self) -> u64 {
-        self.bytes + self.owed * 32 + self.sessions.len() as u64 * 256
+        self.bytes + self.owed * 32 + self.session_bytes
     }
 
     /// Bytes of sled that what differs from it takes, rather too many.
@@ -276,6 +293,7 @@ impl State {
 
     fn end(&mut self, no: SessionNo) {
         let Some(session) = self.sessions.remove(&no) else { return };
+        self.session_bytes -= session.size_of_facts();
         if self.by_client.get(&session.record.client_id) == Some(&no) {
             self.by_client.remove(&session.record.client_id);
         }
@@ -321,7 +339,8 @@ impl State {
         }
     }
 
-    /// Counts who is owed what; after sled was read, and before the log is.
+    /// Counts who is owed what; after sled was read, and before the log is. Of two sessions with one Client Identifier the older one
+    /// has ended: a checkpoint that was cut short may not have said so to sled.
     pub(crate) fn count(&mut self) {
         self.owed = 0;
         self.messages.values_mut().for_each(|stored| stored.owed = 0);
@@ -334,7 +353,15 @@ impl State {
             }
         }
         self.bytes = self.messages.values().chain(self.retained.values()).map(|s| u64::from(s.len)).sum();
-        self.by_client = self.sessions.iter().map(|(no, s)| (s.record.client_id.clone(), *no)).collect();
+        self.session_bytes = self.sessions.values().map(SessionState::size_of_facts).sum();
+        let mut clients: Vec<_> = self.sessions.iter().map(|(no, s)| (*no, s.record.client_id.clone())).collect();
+        clients.sort_unstable();
+        self.by_client.clear();
+        for (no, client_id) in clients {
+            if let Some(older) = self.by_client.insert(client_id, no) {
+                self.end(older);
+            }
+        }
     }
 
     /// After the log was read: lets go of what nobody is owed, and of what nobody has.
@@ -361,3 +388,6 @@ impl State {
         dangling.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

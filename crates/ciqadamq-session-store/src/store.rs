@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::base::Base;
@@ -292,9 +292,22 @@ impl Store {
         self.commit(no, |no| Command::Subscribe { no, filter, options })
     }
 
-    /// Removes one.
+    /// Removes one. Refused while nothing can be written: it stays.
     pub fn unsubscribe(&self, no: SessionNo, filter: &str) -> Commit {
-        self.commit(no, |no| Command::Unsubscribe { no, filter })
+        let core = self.inner.core.lock();
+        match &core.fault {
+            Some(fault) => Commit::refused(fault.clone()),
+            None => self.commit_in(core, no, |no| Command::Unsubscribe { no, filter }),
+        }
+    }
+
+    /// Why nothing can be written now, be it a message or not.
+    pub fn fault(&self) -> Option<Refusal> {
+        // As in `refusal`.
+        if !self.inner.faulted.load(Ordering::Acquire) {
+            return None;
+        }
+        self.inner.core.lock().fault.clone()
     }
 
     /// Why a message would be refused now, if it would.
@@ -370,12 +383,12 @@ impl Store {
         if let Some(Arrived { node, boot, number, origin }) = heard {
             core.push(Command::Heard { node, boot, number, origin });
         }
+        count(&self.inner.tally.stored, (!owed.is_empty()).into());
         core.push(Command::Publish { id, expires_at, recipients: owed, inbound, message });
         let will = will_of.and_then(|no| Some((no, core.state.sessions.get(&no)?.record.clone())));
         if let Some((no, record)) = will {
             core.push(Command::Session { no, record: SessionRecord { will_pending: false, ..record } });
         }
-        count(&self.inner.tally.stored, 1);
         let answer = core.wait();
         self.notify(core);
         Ok((id, Commit(answer)))
@@ -530,16 +543,20 @@ impl Store {
         Ok(Commit(answer))
     }
 
-    /// Removes it.
+    /// Removes it. While nothing can be written it goes all the same, for another node may have cleared it; but who waits is told
+    /// that a restart may bring it back.
     pub fn clear(&self, topic: &str) -> Commit {
         let mut core = self.inner.core.lock();
+        let fault = core.fault.clone();
         if !core.state.retained.contains_key(topic) {
-            return Commit(None);
+            drop(core);
+            // Another one that clears it may be on its way, and may fail.
+            return if fault.is_some() { Commit(None) } else { self.so_far() };
         }
         core.push(Command::Clear { topic });
         let answer = core.wait();
         self.notify(core);
-        Commit(answer)
+        fault.map_or(Commit(answer), Commit::refused)
     }
 
     /// Topics with a Retained Message, and when each expires.
@@ -554,6 +571,11 @@ impl Store {
         let core = self.inner.core.lock();
         let behind = core.state.retained.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
         behind.take(MANY).map(|(topic, stored)| (topic.clone(), stored.expires_at)).collect()
+    }
+
+    /// When the Retained Message of a topic expires, if there is one.
+    pub fn retained_until(&self, topic: &str) -> Option<Millis> {
+        self.inner.core.lock().state.retained.get(topic).map(|stored| stored.expires_at)
     }
 
     /// The bytes of a Retained Message. Reads from the disk.
@@ -658,6 +680,12 @@ impl Store {
         self.inner.disk.as_ref().map_or(0, |disk| disk.journal.lock().end())
     }
 
+    /// Up to where the log is durable: a power cut may take any pages behind this.
+    #[doc(hidden)]
+    pub fn log_durable(&self) -> u64 {
+        self.inner.disk.as_ref().map_or(0, |disk| disk.journal.lock().durable())
+    }
+
     /// Facts for metrics and health.
     pub fn status(&self) -> Status {
         let tally = &self.inner.tally;
@@ -703,7 +731,15 @@ impl Store {
     }
 
     fn commit<'a>(&self, no: SessionNo, command: impl FnOnce(SessionNo) -> Command<'a>) -> Commit {
-        let mut core = self.inner.core.lock();
+        self.commit_in(self.inner.core.lock(), no, command)
+    }
+
+    fn commit_in<'a>(
+        &self,
+        mut core: MutexGuard<'_, Core>,
+        no: SessionNo,
+        command: impl FnOnce(SessionNo) -> Command<'a>,
+    ) -> Commit {
         if !core.state.sessions.contains_key(&no) {
             return Commit(None);
         }
@@ -714,7 +750,7 @@ impl Store {
     }
 
     /// Wakes the writer, if there is something for it to do.
-    pub(crate) fn notify(&self, core: parking_lot::MutexGuard<'_, Core>) {
+    pub(crate) fn notify(&self, core: MutexGuard<'_, Core>) {
         let wakes = !core.frame.bytes.is_empty() && core.frame.waiters.len() >= core.enough;
         drop(core);
         if wakes {

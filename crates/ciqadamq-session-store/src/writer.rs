@@ -94,10 +94,11 @@ impl Writer {
             let done = self.wait_for_work(&mut core);
             if core.fault.is_some() {
                 drop(core);
+                // At the end, too: the disk may work again, and all that has changed meanwhile is in memory alone.
+                self.try_again(disk);
                 if done {
                     return;
                 }
-                self.try_again(disk);
                 continue;
             }
             let nothing = core.frame.bytes.is_empty();
@@ -105,6 +106,7 @@ impl Writer {
             if nothing {
                 self.sync_late(disk, done);
                 if done {
+                    seal(disk);
                     return;
                 }
                 if self.short.is_some() {
@@ -288,6 +290,15 @@ impl Writer {
         if end - disk.segments.start().unwrap_or(end) >= self.inner.config.checkpoint_bytes {
             checkpoint::want(&self.inner);
         }
+    }
+}
+
+/// Lets the log say that all of it is durable: damage of its last frame is then no end that a crash has left.
+fn seal(disk: &Disk) {
+    let mut journal = disk.journal.lock();
+    if journal.has_unproven_end() {
+        // Nothing relies on it.
+        let _ = journal.append(&mut Frame::without_commands().bytes);
     }
 }
 

@@ -163,7 +163,95 @@ fn what_changes_while_the_fold_after_a_fault_is_made_is_in_the_log() {
     assert!(found.find("meanwhile").is_some() && found.find("later").is_some() && found.find("before").is_none());
 }
 
-fn copy(from: &Path, to: &Path) {
+/// Lets sled write what it has been given, as it may at any moment.
+fn write_out(store: &Store) {
+    let base = store.inner.disk.as_ref().unwrap().base.lock().clone();
+    base.finish(base.meta().unwrap().unwrap()).unwrap();
+}
+
+#[test]
+fn of_a_clean_start_in_a_fold_that_a_crash_cuts_short_only_the_new_session_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, killed) = (dir.path().join("store"), dir.path().join("killed"));
+    let store = open(&path);
+    let names: Vec<String> = (0..16).map(|n| format!("c{n}")).collect();
+    let mut gone = Vec::new();
+    for name in &names {
+        let no = begin(&store, name);
+        gone.push(Key::Message(publish(&store, no, b"of the old session")));
+    }
+    store.checkpoint().unwrap();
+    store.sessions().into_iter().for_each(|no| store.change(no, |record| record.expiry_secs = 7));
+    let new: Vec<u64> = names.iter().map(|name| begin(&store, name)).collect();
+    store.flush().unwrap();
+    let disk = store.inner.disk.as_ref().unwrap();
+    let base = disk.base.lock().clone();
+    // The new sessions are in sled, the messages are not any more, and the old sessions are there.
+    let keys: Vec<Key> = new.iter().map(|no| Key::Session(*no)).chain(gone).collect();
+    write(&store.inner, disk, &base, &base, disk.segments.end(), &keys, &|| Ok(())).unwrap();
+    write_out(&store);
+    copy(&path, &killed);
+    let found = open(&killed);
+    assert_eq!(found.sessions(), new);
+    assert!(names.iter().zip(&new).all(|(name, no)| found.find(name) == Some(*no)));
+    // What was in sled before the log was read is removed there, too.
+    new.iter().for_each(|no| found.end(*no));
+    found.checkpoint().unwrap();
+    drop(found);
+    assert_eq!(open(&killed).sessions(), Vec::<u64>::new());
+}
+
+#[test]
+fn a_fold_after_a_fault_that_a_crash_cuts_short_leaves_no_session_without_what_it_is_owed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = open(&path);
+    let sessions: Vec<u64> = (0..8).map(|n| begin(&store, &format!("c{n}"))).collect();
+    let recipient = |no: &u64| Recipient { session: *no, qos: 1, retain: false, subscription_ids: None };
+    let mut owed = Vec::new();
+    for no in sessions.iter().cycle().take(2 * PORTION) {
+        owed.push((*no, store.publish(b"x", LATER, &[recipient(no)], None).unwrap().0));
+    }
+    store.checkpoint().unwrap();
+    // In memory alone.
+    store.inner.core.lock().fault = Some(Refusal::Closed);
+    owed.iter().for_each(|(no, id)| store.drop_queued(*no, *id as u32));
+    let inner = &store.inner;
+    let copies = std::cell::Cell::new(0);
+    recover(inner, || {
+        copies.set(copies.get() + 1);
+        write_out(&store);
+        copy(&path, &dir.path().join(format!("killed{}", copies.get())));
+        Ok(())
+    })
+    .unwrap();
+    assert!(copies.get() > 3, "{copies:?}");
+    (1..=copies.get()).for_each(|n| drop(open(&dir.path().join(format!("killed{n}")))));
+}
+
+#[test]
+fn sled_gets_nothing_that_a_power_cut_can_take_from_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (durability, flush_every) = (crate::Durability::Interval, std::time::Duration::from_secs(3600));
+    let store = Store::open(StoreConfig { durability, flush_every, ..StoreConfig::at(dir.path()) }).unwrap();
+    let disk = store.inner.disk.as_ref().unwrap();
+    let no = begin(&store, "c");
+    store.flush().unwrap();
+    let cut = disk.journal.lock().rotate().unwrap();
+    store.end(no);
+    let kept = begin(&store, "kept");
+    let durable = std::cell::RefCell::new(Vec::new());
+    fold(&store.inner, disk, cut, || {
+        writer::flush(&store.inner)?;
+        let is_in_sled = disk.base.lock().message(&Key::Session(kept)).is_ok();
+        durable.borrow_mut().push((is_in_sled, disk.journal.lock().has_unproven_end()));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(*durable.borrow(), [(false, false), (true, true)]);
+}
+
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));

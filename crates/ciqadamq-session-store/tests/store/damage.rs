@@ -4,7 +4,7 @@ use std::fs;
 
 use ciqadamq_session_store::{OpenError, Store};
 
-use crate::support::{LATER, all, config, copy, files, open, record, to};
+use crate::support::{HEADER, LATER, all, config, copy, files, open, record, to};
 
 fn filled(path: &std::path::Path) {
     let store = open(path);
@@ -41,6 +41,21 @@ fn a_flipped_bit_in_the_log_is_found_wherever_it_is() {
             assert!(matches!(error, Some(OpenError::Corrupt { .. })), "segment {n}, byte {at}: {error:?}");
         }
     }
+}
+
+#[test]
+fn a_flipped_bit_in_the_last_commit_of_a_store_that_was_closed_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let no = store.begin(record("c"));
+    store.publish(&[1; 3000], LATER, &[to(no, 1)], None).unwrap().1.wait().unwrap();
+    let end = store.log_end() as usize;
+    drop(store);
+    let path = &segments(dir.path())[0];
+    let mut bytes = fs::read(path).unwrap();
+    bytes[HEADER + end - 100] ^= 4;
+    fs::write(path, bytes).unwrap();
+    assert!(matches!(Store::open(config(dir.path())), Err(OpenError::Corrupt { .. })));
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn what_brings_no_message_is_on_disk_though_there_is_no_room_for_messages() {
     store.end(store.find("over").unwrap());
     store.clear("t").wait().unwrap();
     store.flush().unwrap();
-    assert!(matches!(store.status().fault, Some(Refusal::DiskFull(_))));
+    assert!(matches!(store.status().fault, Some(Refusal::DiskFull(_))) && store.fault().is_none());
 
     // What `kill -9` leaves.
     let killed = dir.path().join("killed");
@@ -163,6 +163,7 @@ fn what_changed_without_a_disk_is_written_when_it_is_back() {
     let log = dir.path().join("log");
     let store = open(dir.path());
     let no = store.begin(record("kept"));
+    store.retain("t", LATER, b"x").unwrap().wait().unwrap();
     store.publish(b"before", LATER, &[to(no, 1)], None).unwrap().1.wait().unwrap();
     store.checkpoint().unwrap();
     store.publish(b"after", LATER, &[to(no, 1)], None).unwrap().1.wait().unwrap();
@@ -175,6 +176,10 @@ fn what_changed_without_a_disk_is_written_when_it_is_back() {
     });
     assert!(matches!(store.refusal(), Some(Refusal::Broken(_))), "{:?}", store.refusal());
     store.subscribe(no, "meanwhile", b"o").wait().unwrap();
+    // What would come back if the process ended before the disk works again is not said to be gone.
+    assert!(store.unsubscribe(no, "meanwhile").wait().is_err() && store.clear("t").wait().is_err());
+    assert!(store.retained().is_empty());
+    assert_eq!(store.fault(), store.refusal());
     assert!(store.so_far().wait().is_err() && store.flush().is_err());
     let ended = store.begin(record("meanwhile"));
     let owed = store.session(no).unwrap().queue[0].message;
@@ -190,7 +195,28 @@ fn what_changed_without_a_disk_is_written_when_it_is_back() {
     let queue = &after.sessions["kept"].queue;
     assert_eq!(queue.first().unwrap().0.as_deref(), Some(&b"after"[..]));
     assert_eq!(queue.last().unwrap().0.as_deref(), Some(&b"again"[..]));
-    assert!(after.sessions["kept"].subscriptions.contains_key("meanwhile"));
+    assert!(after.sessions["kept"].subscriptions.contains_key("meanwhile") && after.retained.is_empty());
+}
+
+#[test]
+fn what_changed_without_a_disk_is_written_at_the_end_if_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, away) = (dir.path().join("log"), dir.path().join("away"));
+    let store = open(dir.path());
+    let no = store.begin(record("c"));
+    store.flush().unwrap();
+    std::fs::rename(&log, &away).unwrap();
+    let big = vec![1; 100 << 10];
+    until("a segment is full", || {
+        store.publish(&big, LATER, &[to(no, 1)], None).and_then(|(_, commit)| commit.wait()).is_err()
+    });
+    // Before it is tried again, a second later.
+    drop(store.subscribe(no, "meanwhile", b"o"));
+    std::fs::rename(&away, &log).unwrap();
+    let before = all(&store);
+    drop(store);
+    assert_eq!(all(&open(dir.path())), before);
+    assert!(before.sessions["c"].subscriptions.contains_key("meanwhile"));
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! acknowledged, in their order, none by half.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
-use ciqadamq_session_store::{Arrived, Inbound, Notes, Stage, Store};
+use ciqadamq_session_store::{Arrived, Durability, Inbound, Notes, Stage, Store, StoreConfig};
 use proptest::prelude::*;
 
-use crate::support::{All, LATER, Seen, all, copy, crash, open, record, to};
+use crate::support::{All, LATER, Seen, all, config, copy, crash, power_cut, record, to};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -36,6 +38,8 @@ enum Op {
     Reopen,
     /// everything behind the last acknowledgement is cut at this share of it, and has this byte behind
     Crash(u8, u8),
+    /// of what is not durable these blocks are left
+    PowerCut(u64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -63,6 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Checkpoint),
         1 => Just(Op::Reopen),
         2 => (any::<u8>(), any::<u8>()).prop_map(|(share, byte)| Op::Crash(share, byte)),
+        2 => any::<u64>().prop_map(Op::PowerCut),
     ]
 }
 
@@ -186,7 +191,7 @@ impl Model {
                 drop(store.clear(&format!("topic/{t}")));
                 self.all.retained.remove(&format!("topic/{t}"));
             }
-            Op::Wait | Op::Checkpoint | Op::Reopen | Op::Crash(..) => unreachable!("no command"),
+            Op::Wait | Op::Checkpoint | Op::Reopen | Op::Crash(..) | Op::PowerCut(_) => unreachable!("no command"),
         }
     }
 
@@ -196,9 +201,12 @@ impl Model {
     }
 }
 
-fn run(ops: &[Op]) {
+fn run(ops: &[Op], durability: Durability) {
     let dir = tempfile::tempdir().unwrap();
     let mut path = dir.path().join("store0");
+    // An hour: nothing is durable before it has to be.
+    let flush_every = Duration::from_secs(3600);
+    let open = |path: &Path| Store::open(StoreConfig { durability, flush_every, ..config(path) }).unwrap();
     let mut store = Some(open(&path));
     // The states since the last acknowledgement, that one first.
     let mut since = vec![Model::default()];
@@ -208,8 +216,10 @@ fn run(ops: &[Op]) {
         match op {
             Op::Wait => {
                 store.as_ref().unwrap().flush().unwrap();
-                since = vec![model];
-                acknowledged = store.as_ref().unwrap().log_end();
+                if durability == Durability::Fsync {
+                    since = vec![model];
+                    acknowledged = store.as_ref().unwrap().log_end();
+                }
             }
             Op::Checkpoint => {
                 store.as_ref().unwrap().checkpoint().unwrap();
@@ -231,12 +241,22 @@ fn run(ops: &[Op]) {
                 crash(&path, &next, upto, |at| if *byte < 128 { 0 } else { byte.wrapping_mul(at as u8) });
                 drop(store.take());
                 let opened = open(&next);
-                let found = all(&opened);
-                let Some(model) = since.iter().rev().find(|model| model.all == found) else {
-                    panic!("after a crash there is {found:#?}\nwhich it never was since {:#?}", since[0].all);
-                };
-                // Closing it first writes what opening has changed.
-                since = vec![model.clone()];
+                since = vec![found(&opened, &since)];
+                acknowledged = opened.log_end();
+                (path, store) = (next, Some(opened));
+            }
+            Op::PowerCut(blocks) => {
+                let open_one = store.as_ref().unwrap();
+                open_one.flush().unwrap();
+                let next = dir.path().join(format!("store{}", at + 1));
+                let mut blocks = *blocks;
+                power_cut(&path, &next, open_one.log_durable(), || {
+                    blocks = blocks.rotate_left(1);
+                    blocks & 1 == 1
+                });
+                drop(store.take());
+                let opened = open(&next);
+                since = vec![found(&opened, &since)];
                 acknowledged = opened.log_end();
                 (path, store) = (next, Some(opened));
             }
@@ -256,11 +276,25 @@ fn run(ops: &[Op]) {
     assert_eq!(all(&open(&copied)), since.last().unwrap().all);
 }
 
+/// The model that a store is found to be after a crash.
+fn found(store: &Store, since: &[Model]) -> Model {
+    let found = all(store);
+    let Some(model) = since.iter().rev().find(|model| model.all == found) else {
+        panic!("after a crash there is {found:#?}\nwhich it never was since {:#?}", since[0].all);
+    };
+    model.clone()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn after_any_crash_the_store_is_what_it_was_after_all_acknowledged_commands(ops in prop::collection::vec(op(), 1..60)) {
-        run(&ops);
+        run(&ops, Durability::Fsync);
+    }
+
+    #[test]
+    fn after_a_power_cut_the_store_is_what_it_was_after_all_durable_commands(ops in prop::collection::vec(op(), 1..60)) {
+        run(&ops, Durability::Interval);
     }
 }

@@ -121,6 +121,10 @@ fn a_message_without_a_place_in_a_queue_is_counted() {
     store.publish(b"x", LATER, &to_all, None).unwrap().1.wait().unwrap();
     assert_eq!(store.inherit(b"x", LATER, to(full, 1), None, Stage::Queued), Ok(None));
     assert_eq!((store.status().unkept, store.owes(full).0, store.owes(other).0), (2, PACKET_IDS as usize, 1));
+    // What is kept for nobody is not said to be stored.
+    drop(store.publish(b"x", LATER, &to_all[..1], None).unwrap());
+    drop(store.publish(b"x", LATER, &[], None).unwrap());
+    assert_eq!(store.status().stored, PACKET_IDS + 1);
 }
 
 #[test]

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use ciqadamq_session_store::{Durability, Heard, Recipient, SessionNo, SessionRecord, Stage, Store, StoreConfig};
 
+/// Bytes in front of the first frame of a segment.
+pub const HEADER: usize = 48;
+
 /// Never.
 pub const LATER: i64 = i64::MAX;
 
@@ -88,9 +91,30 @@ pub fn crash(from: &Path, to: &Path, upto: u64, rest: impl Fn(usize) -> u8) {
             fs::remove_file(&path).unwrap();
             continue;
         }
-        let keep = 32 + (upto - base) as usize;
+        let keep = HEADER + (upto - base) as usize;
         for (at, byte) in bytes.iter_mut().enumerate().skip(keep) {
             *byte = rest(at);
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+/// What a power cut leaves: of what was not `durable` in the log, any blocks, as `keeps` says.
+pub fn power_cut(from: &Path, to: &Path, durable: u64, mut keeps: impl FnMut() -> bool) {
+    // Smaller than those of a disk, so that a few commands fill many.
+    const BLOCK: usize = 64;
+    copy(from, to);
+    for path in files(&to.join("log")) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let Some(base) = name.strip_suffix(".log").map(|n| u64::from_str_radix(n, 16).unwrap()) else { continue };
+        let mut bytes = fs::read(&path).unwrap();
+        let first = HEADER + durable.saturating_sub(base) as usize;
+        for (n, block) in bytes.chunks_mut(BLOCK).enumerate() {
+            // The front of the block in which it begins was on the disk before.
+            let front = first.saturating_sub(n * BLOCK).min(block.len());
+            if front < block.len() && !keeps() {
+                block[front..].fill(0);
+            }
         }
         fs::write(&path, bytes).unwrap();
     }
