@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use ciqadamq_tests::mqtt::Publish;
+use ciqadamq_tests::mqtt::{Publish, unsubscribe};
 use ciqadamq_tests::{Account, Broker, Connect, Outcome, Version, eventually};
 
 /// The broker keeps 64 MiB free, and its log wants some 48.
@@ -123,6 +123,49 @@ fn a_full_disk_refuses_what_would_have_to_be_kept_and_nothing_else_until_there_i
     phone.expect("chat/ua/x", "kept again");
     let (_, connack) = broker.connect(&other).accepted();
     assert!(connack.session_present);
+}
+
+#[test]
+fn while_nothing_can_be_written_nothing_is_said_to_be_gone_that_a_restart_would_bring_back() {
+    let broker = Broker::start_default();
+    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
+    let connect = phone_of(&ua);
+    let (mut phone, _) = broker.connect(&connect).accepted();
+    phone.subscribe(&["chat/ua/x"]);
+    phone.disconnect();
+    let mut publisher = broker.client(&root, Version::V5, "publisher");
+    let retained = |payload: &str| Publish::new("retained", payload, 1).retained();
+    assert!(matches!(publisher.publish(&retained("there")), Outcome::Acked(0 | 0x10)));
+    // No segment of the log can begin where there is no directory; the present one has 16 MiB.
+    let log = broker.dir().join("data/sessions/log");
+    let away = log.with_file_name("away");
+    fs::rename(&log, &away).unwrap();
+    let large = "x".repeat(256 << 10);
+    eventually("the log is full", || {
+        match publisher.publish(&Publish::new("chat/ua/x", &large, 1)) {
+            Outcome::Acked(code) => (code == 0x80).then_some(()),
+            // The one whose commit failed is not acknowledged.
+            _ => {
+                publisher = broker.client(&root, Version::V5, "publisher");
+                None
+            }
+        }
+    });
+    assert_eq!(publisher.publish(&retained("")), Outcome::Acked(0x80));
+    let none = Publish::new("not/retained", "", 1).retained();
+    assert!(matches!(publisher.publish(&none), Outcome::Acked(0 | 0x10)));
+    let (mut phone, _) = broker.connect(&connect).accepted();
+    phone.send(&unsubscribe(Version::V5, 1, &["chat/ua/x"]));
+    phone.expect_closed();
+    fs::rename(&away, &log).unwrap();
+    eventually("it recovers by itself", || {
+        (broker.rest.metric("ciqadamq_session_store_writable", &[]) == 1.0).then_some(())
+    });
+    assert_eq!(broker.rest.session("phone").unwrap()["subscriptions"], 1);
+    let mut reader = broker.client(&root, Version::V5, "reader");
+    reader.subscribe(&["retained"]);
+    reader.expect("retained", "there");
+    assert!(matches!(publisher.publish(&retained("")), Outcome::Acked(0 | 0x10)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use async_trait::async_trait;
 use rmqtt::Result;
 use rmqtt::codec::types::QoS;
@@ -214,13 +215,10 @@ impl Entry for KeptEntry {
     async fn unsubscribe(&self, unsubscribe: &Unsubscribe) -> Result<bool> {
         let Some(kept) = self.kept() else { return self.inner.unsubscribe(unsubscribe).await };
         kept.live.see();
-        let outcome = self.inner.unsubscribe(unsubscribe).await?;
+        // The engine has no UNSUBACK that says no: without one the connection ends.
         let commit = self.keeper.store.unsubscribe(kept.no, &unsubscribe.topic_filter);
-        // As above.
-        if let Err(reason) = commit.done().await {
-            warn!(client_id = &*kept.id.client_id, %reason, "end of a subscription is not on disk yet");
-        }
-        Ok(outcome)
+        commit.done().await.map_err(|reason| anyhow!("the end of a subscription is not kept: {reason}"))?;
+        self.inner.unsubscribe(unsubscribe).await
     }
 
     /// A message for this client alone: a Retained Message after its SUBSCRIBE, for one.

@@ -122,6 +122,12 @@ impl Hooks {
         }
     }
 
+    /// Whether a retained publish has to be kept now. One that only clears a topic may use what is left of a full disk.
+    fn changes_retained(&self, publish: &Publish) -> bool {
+        let store = &self.0.store;
+        !publish.payload.is_empty() || store.fault().is_some() && store.retained_until(&publish.topic).is_some()
+    }
+
     /// Refuses a publish that cannot be kept for those it is for. Everything else goes on.
     async fn check(&self, session: &Session, publish: &Publish) -> Option<PublishAclResult> {
         if let Some(kept) = self.0.same(&session.id) {
@@ -133,7 +139,7 @@ impl Hooks {
         let refusal = self.0.store.refusal()?;
         let from = From::from_custom(session.id.clone());
         let is_for_kept = match &publish.target_clientid {
-            _ if publish.retain && !publish.payload.is_empty() && self.0.keeps_retained => true,
+            _ if publish.retain && self.0.keeps_retained && self.changes_retained(publish) => true,
             Some(target) => self.0.kept(target).is_some(),
             None => {
                 let router = self.0.scx.extends.router().await;

@@ -77,6 +77,19 @@ impl Tree {
         self.messages.matches(topic).into_iter().next().map(|(_, kept)| kept)
     }
 
+    /// Makes what the store has of a topic what is here of it.
+    fn put(&mut self, name: &str, topic: &Topic, stored: Option<Kept>) {
+        self.cleared.remove(name);
+        self.messages.remove(topic);
+        match stored {
+            Some(Kept { publish, .. }) if publish.payload.is_empty() => {
+                self.cleared.insert(name.into(), publish.create_time.unwrap_or_default());
+            }
+            Some(kept) => self.messages.insert(topic, Arc::new(kept)),
+            None => {}
+        }
+    }
+
     /// Whether what is here of a topic comes before what was published in the same moment. Any order will do that all nodes find;
     /// cleared is last.
     fn is_before(&self, topic: &Topic, other: &Retain) -> bool {
@@ -96,7 +109,7 @@ impl Retained {
     pub(super) fn load(store: Arc<Store>, scx: Option<ServerContext>) -> Self {
         let mut tree = Tree::default();
         let mut decoder = Decoder::default();
-        let (mut count, now) = (0, timestamp_millis());
+        let now = timestamp_millis();
         for (name, expires_at) in store.retained() {
             if expires_at <= now {
                 continue;
@@ -105,13 +118,11 @@ impl Retained {
                 warn!(topic = name, "retained message cannot be read; it stays on the disk");
                 continue;
             };
-            if publish.payload.is_empty() {
-                tree.cleared.insert(name.into(), publish.create_time.unwrap_or_default());
-            } else if let Ok(topic) = Topic::from_str(&name) {
-                tree.messages.insert(&topic, Arc::new(Kept { from, publish, expires_at }));
-                count += 1;
+            if let Ok(topic) = Topic::from_str(&name) {
+                tree.put(&name, &topic, Some(Kept { from, publish, expires_at }));
             }
         }
+        let count = tree.messages.values_size() as isize;
         let (count, max) = (AtomicIsize::new(count), AtomicIsize::new(count));
         Self(Arc::new(Inner { store, scx, tree: RwLock::new(tree), count, max }))
     }
@@ -161,20 +172,28 @@ impl Retained {
         Some(RetainedCopy { topic, created, expires_at, message })
     }
 
-    /// Makes a topic again what it was before `tried`, unless it has been changed since.
-    fn undo(&self, topic: &Topic, tried: Option<&Arc<Kept>>, before: Option<Arc<Kept>>) {
-        let tree = &mut self.0.tree.write().messages;
-        let present = tree.remove(topic);
-        let is_ours = match (&present, tried) {
-            (Some(present), Some(tried)) => Arc::ptr_eq(present, tried),
-            (None, None) => true,
-            _ => false,
+    /// After a commit has failed: makes a topic again what it is in the store, which has taken back all that was in the commit. What
+    /// one publisher has found may be what another one has tried in vain. Reads from the disk.
+    fn undo(&self, name: &str, topic: &Topic) {
+        let store = &self.0.store;
+        let mut tree = self.0.tree.write();
+        let stored = match store.retained_until(name) {
+            None => None,
+            Some(expires_at) => {
+                let read = store.retained_message(name).and_then(|bytes| Decoder::default().message(&bytes));
+                let Some((from, publish)) = read else {
+                    warn!(
+                        topic = name,
+                        "retained message cannot be read; what was tried last stays until the next start"
+                    );
+                    return;
+                };
+                Some(Kept { from, publish, expires_at })
+            }
         };
-        let after = if is_ours { before } else { present.clone() };
-        self.0.count.fetch_add(isize::from(after.is_some()) - isize::from(present.is_some()), Ordering::Relaxed);
-        if let Some(kept) = after {
-            tree.insert(topic, kept);
-        }
+        let before = isize::from(tree.get(topic).is_some());
+        tree.put(name, topic, stored);
+        self.0.count.fetch_add(isize::from(tree.get(topic).is_some()) - before, Ordering::Relaxed);
     }
 }
 
@@ -192,7 +211,7 @@ impl RetainStorage for Retained {
         let mut created = retain.publish.create_time.unwrap_or(now);
         // It may be later than now, by what is said below.
         let expires_at = interval.map_or(Millis::MAX, |i| created.min(now).saturating_add(i.as_millis() as i64));
-        let (commit, kept, before) = {
+        let commit = {
             let mut tree = self.0.tree.write();
             if let Some(since) = tree.since(name, &topic) {
                 if IF_NEWER.try_with(|()| ()).is_err() {
@@ -213,16 +232,17 @@ impl RetainStorage for Retained {
                 commit
             };
             let before = tree.messages.remove(&topic);
-            if let Some(kept) = &kept {
-                tree.messages.insert(&topic, kept.clone());
-            }
             let change = isize::from(kept.is_some()) - isize::from(before.is_some());
+            if let Some(kept) = kept {
+                tree.messages.insert(&topic, kept);
+            }
             let count = self.0.count.fetch_add(change, Ordering::Relaxed) + change;
             self.0.max.fetch_max(count, Ordering::Relaxed);
-            (commit, kept, before)
+            commit
         };
         if let Err(reason) = commit.done().await {
-            self.undo(&topic, kept.as_ref(), before);
+            let (this, name) = (self.clone(), name.clone());
+            tokio::task::spawn_blocking(move || this.undo(&name, &topic)).await?;
             // The engine does not acknowledge then.
             return Err(anyhow!("retained message is not kept: {reason}"));
         }
@@ -352,3 +372,6 @@ fn nothing(topic: &str) -> Publish {
         properties: None,
     })
 }
+
+#[cfg(test)]
+mod tests;
