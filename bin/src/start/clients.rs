@@ -38,10 +38,10 @@ impl Node<'_> {
         if let Some(keeper) = &session_keeper {
             // Whose session it is can be asked only then; asked earlier, all kept sessions would be nobody's.
             self.unless_lost(self.users.caught_up()).await?;
-            let restored = self.unless_lost(keeper.restore(self.adopt(auth.clone()))).await?;
+            let adopt = self.adopt(auth.clone());
+            let restored = self.unless_lost(keeper.restore(adopt.clone())).await?;
             restored.context("ciqadamq-session-store")?;
-            // What comes back then is known to be nowhere else.
-            tokio::spawn(keeper.clone().settle_strays(self.adopt_here(auth.clone())));
+            tokio::spawn(keeper.clone().settle_strays(adopt));
         }
         if let Some(cluster) = &self.cluster {
             self.unless_lost(cluster.catch_up_retained()).await?;
@@ -57,16 +57,6 @@ impl Node<'_> {
 
     /// Whether an owner still has the right to a kept session.
     fn adopt(&self, auth: Option<Arc<Auth>>) -> Adopt {
-        let (routes, adopt) = (self.cluster.clone(), self.adopt_here(auth));
-        Arc::new(move |owner, id| {
-            // Its client has connected to another node meanwhile, and begun anew there.
-            let is_elsewhere = routes.as_ref().is_some_and(|routes| routes.has_elsewhere(&id.client_id));
-            !is_elsewhere && adopt(owner, id)
-        })
-    }
-
-    /// The same for a session that is nowhere else.
-    fn adopt_here(&self, auth: Option<Arc<Auth>>) -> Adopt {
         Arc::new(move |owner, id| match (&auth, &owner.username) {
             (Some(auth), Some(name)) => auth.adopt(id, name, owner.userid.as_deref(), Revision(owner.login)),
             // Nobody was asked who it was.

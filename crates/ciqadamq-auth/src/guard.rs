@@ -68,6 +68,7 @@ impl GuardedEntry {
     async fn take_over(&mut self, clear_subscriptions: bool) -> Result<OfflineSession> {
         let handover = self.handovers.open(self.inner.id().client_id.clone());
         let since = Instant::now();
+        let mut is_without_task = false;
         while let (Some(session), Some(tx)) = (self.inner.session(), self.inner.tx()) {
             if !tx.is_closed() {
                 let old = session.id.clone();
@@ -88,11 +89,19 @@ impl GuardedEntry {
             // Its task has ended, and the engine is about to remove it: a client that reconnects at once must not be
             // refused for that, nor get the remains of a session that ended with its connection.
             if since.elapsed() >= ENDING_WAIT {
+                is_without_task = true;
                 break;
             }
             tokio::time::sleep(LOCK_RETRY).await;
         }
-        match self.inner.kick(false, clear_subscriptions, false).await? {
+        let outcome = self.inner.kick(false, clear_subscriptions, false).await?;
+        if is_without_task && let OfflineSession::Exist(Some(info)) = &outcome {
+            // Its CONNACK could not be written. The session store has given back what it is owed, some of which may have arrived here,
+            // too, or be about to.
+            self.passing.all_before(PASSING_WAIT).await;
+            handover.leave_out(&info.offline_messages);
+        }
+        match outcome {
             OfflineSession::Exist(Some(mut info)) if self.ownership.is_elsewhere(&self.inner.id()) => {
                 // The new session is made on the login's node, which does there what `set` does here.
                 info.offline_messages.extend(handover.arrived());

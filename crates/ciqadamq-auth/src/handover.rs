@@ -8,6 +8,7 @@
 //! So the guard diverts the channel first, and lets those arrive that had looked it up before ([`crate::passing`]). It keeps what
 //! was waiting, and what arrives meanwhile, and puts both into the new session's channel before anybody else can reach it.
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use dashmap::DashMap;
@@ -83,6 +84,14 @@ impl OpenHandover {
         }
     }
 
+    /// Leaves out of what arrived what is known to have waited. The session store's messages have a number each.
+    pub(crate) fn leave_out(&self, waiting: &VecDeque<(From, Publish)>) {
+        if let State::Arriving(messages) = &mut *self.handover.0.lock() {
+            let known: HashSet<u32> = waiting.iter().filter_map(|(_, publish)| publish.delay_interval).collect();
+            messages.retain(|(_, publish)| publish.delay_interval.is_none_or(|number| !known.contains(&number)));
+        }
+    }
+
     /// Takes what arrived, for a session that is made on another node.
     pub(crate) fn arrived(&self) -> Vec<(From, Publish)> {
         match &mut *self.handover.0.lock() {
@@ -134,7 +143,7 @@ pub(crate) fn forward(tx: &Tx, from: From, publish: Publish) -> Result<(), (From
 /// What waited in the old session.
 pub(crate) struct Waiting {
     inflight: Vec<OutInflightMessage>,
-    queued: std::collections::VecDeque<(From, Publish)>,
+    queued: VecDeque<(From, Publish)>,
 }
 
 impl Waiting {

@@ -5,7 +5,8 @@
 //! and then finds such sessions, and gives them the task of one that is offline: its Will fires, it keeps its subscriptions, and
 //! ends when it has expired, at once if it was to end with its connection.
 //!
-//! What waited in its predecessor's queue is lost with the channel that the engine dropped.
+//! What waited in its predecessor's queue is lost with the channel that the engine dropped, but for what the session store has: it
+//! gives that back when the client comes.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -204,15 +204,6 @@ impl Cluster {
         self.serving.load(Ordering::Acquire)
     }
 
-    /// Whether another node has the session of a client id, so that one from this node's disk is out of date. A dead node
-    /// has none.
-    pub fn has_elsewhere(&self, client_id: &str) -> bool {
-        let Ok(engine) = self.engine() else { return false };
-        // The plugin looks into a map of its own, and waits for nothing.
-        let status = futures::FutureExt::now_or_never(engine.session_status(client_id)).flatten();
-        status.is_some_and(|s| s.id.node_id != self.config.node && !self.liveness.is_dead(s.id.node_id))
-    }
-
     /// Tells the others that this node is about to end.
     pub fn leave(&self) {
         self.liveness.set_phase(Phase::Leaving);

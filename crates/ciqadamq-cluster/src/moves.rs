@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use ciqadamq_core::{MoveTag, NodeId, OtherMoves};
+use futures::FutureExt as _;
 use tracing::debug;
 
 use crate::cluster::Cluster;
@@ -36,5 +37,11 @@ impl OtherMoves for Cluster {
             Ok(OwnerHere::Nobody | OwnerHere::AskNode(_)) => Some(false),
             Err(_) => None,
         }
+    }
+    fn has_place(&self, client_id: &str) -> bool {
+        let Ok(engine) = self.engine() else { return false };
+        // The plugin looks into a map of its own, and waits for nothing.
+        let status = engine.session_status(client_id).now_or_never().flatten();
+        status.is_some_and(|s| s.id.node_id != self.config.node && !self.liveness.is_dead(s.id.node_id))
     }
 }

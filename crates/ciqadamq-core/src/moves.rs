@@ -37,4 +37,8 @@ pub trait OtherMoves: Send + Sync {
 
     /// Whether another node that is alive has a session with this client id; `None` if it gives no answer.
     async fn has_session(&self, client_id: &str) -> Option<bool>;
+
+    /// Whether another node that is alive has the place of a client id: with its session, or for a login that may have come to
+    /// nothing. Nobody is asked.
+    fn has_place(&self, client_id: &str) -> bool;
 }

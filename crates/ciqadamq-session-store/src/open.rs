@@ -24,17 +24,17 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn open(config: StoreConfig) -> Result<Inner, OpenError> {
     let mut state = State { next_session: 1, next_message: 1, ..State::default() };
-    let (disk, frame_at, log_bytes) = if config.durability == Durability::Memory {
-        (None, 0, 0)
+    let (disk, last, frame_at, log_bytes) = if config.durability == Durability::Memory {
+        (None, now(), 0, 0)
     } else {
-        let opened = open_disk(&config, &mut state).map_err(|error| error.at(&config.path))?;
+        let (opened, last) = open_disk(&config, &mut state).map_err(|error| error.at(&config.path))?;
         let (end, bytes) = {
             let journal = opened.journal.lock();
             (journal.end(), journal.bytes())
         };
-        (Some(opened), end, bytes)
+        (Some(opened), last, end, bytes)
     };
-    let core = Core {
+    let mut core = Core {
         state,
         frame: Frame::default(),
         frame_at,
@@ -47,6 +47,7 @@ pub(crate) fn open(config: StoreConfig) -> Result<Inner, OpenError> {
         volatile: disk.is_none(),
         enough: 0,
     };
+    disconnect(&mut core, last);
     // By its files, not by what is in them: each start begins another one.
     let checkpoint_wanted = AtomicBool::new(log_bytes >= config.checkpoint_bytes);
     Ok(Inner {
@@ -98,7 +99,8 @@ impl Failure {
     }
 }
 
-fn open_disk(config: &StoreConfig, state: &mut State) -> Result<Disk, Failure> {
+/// Also when the store was alive for the last time.
+fn open_disk(config: &StoreConfig, state: &mut State) -> Result<(Disk, Millis), Failure> {
     let path = &config.path;
     let log = path.join("log");
     make_private(path)?;
@@ -127,7 +129,6 @@ fn open_disk(config: &StoreConfig, state: &mut State) -> Result<Disk, Failure> {
         }
         base.finish(Meta { has_log: true, ..meta })?;
     }
-    disconnect(state, last.unwrap_or_else(now));
     tracing::info!(
         path = %path.display(),
         sessions = state.sessions.len(),
@@ -137,7 +138,8 @@ fn open_disk(config: &StoreConfig, state: &mut State) -> Result<Disk, Failure> {
         "session store open"
     );
     let segments = journal.segments();
-    Ok(Disk { store: meta.store, segments, journal: Mutex::new(journal), base: Mutex::new(Arc::new(base)) })
+    let disk = Disk { store: meta.store, segments, journal: Mutex::new(journal), base: Mutex::new(Arc::new(base)) };
+    Ok((disk, last.unwrap_or_else(now)))
 }
 
 /// Applies the commands of a frame; returns when it was written.
@@ -155,9 +157,11 @@ fn apply(state: &mut State, payload: &[u8], at: u64) -> Result<Millis, crate::wi
     Ok(time)
 }
 
-/// Connections end with the process: sessions that were online are not, since the last sign of life.
-fn disconnect(state: &mut State, last: Millis) {
-    let online: Vec<_> = state
+/// Connections end with the process: sessions that were online are not, since the last sign of life. It is written, for the next
+/// start finds later ones.
+fn disconnect(core: &mut Core, last: Millis) {
+    let online: Vec<_> = core
+        .state
         .sessions
         .iter()
         .filter(|(_, session)| session.record.disconnected_at.is_none())
@@ -165,7 +169,7 @@ fn disconnect(state: &mut State, last: Millis) {
         .collect();
     for (no, mut record) in online {
         record.disconnected_at = Some(last.min(now()));
-        state.apply(Command::Session { no, record }, 0);
+        core.push(Command::Session { no, record });
     }
 }
 

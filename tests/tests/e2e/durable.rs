@@ -1,6 +1,6 @@
 //! What was acknowledged survives: sessions, queues, exchanges, Wills, retained messages; and what must not survive does not.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ciqadamq_tests::mqtt::{Event, Outcome, Packet, Properties, Publish, id, kind, packet, publish};
 use ciqadamq_tests::{Broker, BrokerOptions, Client, Version, WAIT, eventually};
@@ -310,6 +310,41 @@ fn time_goes_on_while_the_broker_is_down() {
     let message = phone.expect("chat/ua/x", "long");
     let left = message.properties.number(id::MESSAGE_EXPIRY).unwrap();
     assert!((900..=998).contains(&left), "{left} s are left");
+}
+
+#[test]
+fn the_age_of_what_a_crash_cut_off_goes_on_over_further_starts() {
+    const SECS: u32 = 12;
+    let mut broker = Broker::start_default();
+    let (root, ua) = (broker.superuser("root"), broker.user("ua"));
+    let backend = root.connect(Version::V5, "backend").persistent(600);
+    let (mut reader, _) = broker.connect(&backend).accepted();
+    reader.subscribe(&["updates"]);
+    reader.disconnect();
+    let _short = broker.connect(&ua.connect(Version::V5, "short").persistent(SECS)).accepted();
+    let will =
+        Publish { properties: Properties::new().int(id::WILL_DELAY, SECS), ..Publish::new("updates", "late", 1) };
+    let _late = broker.connect(&ua.connect(Version::V5, "late").persistent(600).will(will)).accepted();
+    let cut_off = Instant::now();
+    broker.kill9();
+    broker.start_again();
+    // What is written now is a sign of life, and not theirs.
+    while cut_off.elapsed() < Duration::from_secs(u64::from(SECS) * 3 / 4) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    broker.client(&root, Version::V5, "publisher").publish_ok("updates", "now", 1);
+    broker.kill9();
+    broker.start_again();
+    let over = cut_off + Duration::from_secs(u64::from(SECS) + 3);
+    let (mut reader, _) = broker.connect(&backend).accepted();
+    let left = || over.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+    let mut texts: Vec<_> = (0..2).map(|_| reader.message_within(left()).map(|message| message.text())).collect();
+    texts.sort_by_key(|text| text.clone().ok());
+    assert_eq!(texts, [Ok("late".into()), Ok("now".into())]);
+    while Instant::now() < over && broker.rest.session("short").is_some() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(broker.rest.session("short").is_none());
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! | `access_rule`, `filters`, `names`, `wills`, `refusals` | who may subscribe and publish what |
 //! | `credentials`, `ownership`, `withdrawal`, `changes` | who may connect, and for how long |
 //! | `expiry`, `queue`, `qos`, `fanout`, `websocket` | how messages travel |
-//! | `durable`, `crash`, `disk`, `size` | what survives the end of the process, and what that costs |
+//! | `durable`, `resumed`, `crash`, `disk`, `size` | what survives the end of the process, and what that costs |
 //! | `rest`, `rest_misuse`, `metrics`, `plugins` | what operators and backends use |
 //! | `secrets`, `openbao` | where tokens and pepper come from |
 //! | `config`, `cli`, `lifecycle` | the program |
@@ -52,6 +52,7 @@ mod refusals;
 mod rest;
 mod rest_misuse;
 mod restarts;
+mod resumed;
 mod retained;
 mod secrets;
 mod size;

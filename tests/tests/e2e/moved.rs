@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use ciqadamq_tests::mqtt::{Event, Packet, Publish, kind};
-use ciqadamq_tests::{Client, Cluster, Outcome, Version, WAIT, eventually};
+use ciqadamq_tests::{BrokerOptions, Client, Cluster, Outcome, Version, WAIT, eventually};
 
 use crate::crash::Random;
 
@@ -91,6 +91,77 @@ fn a_session_that_moved_survives_a_crash_of_the_node_it_came_to() {
         cluster[2].rest.delete("/api/v1/sessions/phone");
         cluster[2].rest.wait_gone("phone");
     }
+}
+
+#[test]
+fn a_session_stays_where_it_was_if_the_other_node_cannot_keep_it() {
+    let mut cluster = Cluster::start(3, |n| match n {
+        2 => BrokerOptions::new().env("MSG_MAX_MSGS", "10"),
+        _ => BrokerOptions::new(),
+    });
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    // The store of node 2 is full.
+    let other = ua.connect(Version::V5, "other").persistent(600);
+    let (mut client, _) = cluster[2].connect(&other).accepted();
+    client.subscribe(&["chat/ua/other"]);
+    client.disconnect();
+    let mut publisher = cluster[2].client(&root, Version::V5, "backend2");
+    for n in 0..10 {
+        publisher.publish_ok("chat/ua/other", &n.to_string(), 1);
+    }
+    for version in Version::COMMON {
+        let mut publisher = cluster[1].client(&root, Version::V5, "backend1");
+        let connect = ua.connect(version, "phone").persistent(600);
+        let (mut phone, _) = cluster[1].connect(&connect).accepted();
+        assert_eq!(phone.try_subscribe(&[(TOPIC, 2)]), [2]);
+        phone.auto_ack = false;
+        publisher.publish_ok(TOPIC, "0", 2);
+        let sent = phone.expect(TOPIC, "0");
+        phone.cut();
+        cluster[1].rest.wait_offline("phone");
+        for n in 1..6 {
+            publisher.publish_ok(TOPIC, &n.to_string(), 1);
+        }
+        cluster[2].connect(&connect).refused();
+        // Nothing but its disk knows of it here.
+        cluster.kill(1);
+        cluster[1].spawn();
+        cluster.wait_ready();
+        let (mut phone, connack) = cluster[1].connect(&connect).accepted();
+        assert!(connack.session_present, "{version:?}");
+        for n in 0..6 {
+            let message = phone.expect(TOPIC, &n.to_string());
+            assert_eq!(message.dup, n == 0, "{version:?}");
+            assert!(n > 0 || message.packet_id == sent.packet_id, "{version:?}");
+        }
+        drop(phone);
+        cluster[1].rest.delete("/api/v1/sessions/phone");
+        cluster[1].rest.wait_gone("phone");
+    }
+}
+
+#[test]
+fn a_login_that_came_to_nothing_while_a_sessions_node_was_down_does_not_end_it() {
+    let mut cluster = Cluster::start(3, |n| match n {
+        1 => BrokerOptions::new().set("mqtt.max_connections", 1),
+        _ => BrokerOptions::new(),
+    });
+    let (root, ua) = (cluster[1].superuser("root"), cluster[1].user("ua"));
+    let _only = cluster[1].client(&root, Version::V5, "only");
+    let connect = ua.connect(Version::V5, "phone").persistent(600);
+    let (mut phone, _) = cluster[2].connect(&connect).accepted();
+    phone.subscribe(&[TOPIC]);
+    phone.disconnect();
+    cluster[2].rest.wait_offline("phone");
+    cluster[2].client(&root, Version::V5, "backend").publish_ok(TOPIC, "kept", 1);
+    cluster.kill(2);
+    // It has the client id's place in the cluster, and finds none on its node.
+    cluster[1].connect(&connect).refused();
+    cluster[2].spawn();
+    cluster.wait_ready();
+    let (mut phone, connack) = cluster[2].connect(&connect).accepted();
+    assert!(connack.session_present);
+    phone.expect(TOPIC, "kept");
 }
 
 #[test]

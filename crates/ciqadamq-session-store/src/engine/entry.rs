@@ -11,18 +11,22 @@ use rmqtt::codec::types::QoS;
 use rmqtt::session::{OfflineInfo, Session};
 use rmqtt::shared::Entry;
 use rmqtt::types::*;
+use rmqtt::utils::timestamp_millis;
 use tracing::{info, warn};
 
 use super::codec::encode_options;
+use super::dormant::Dormant;
 use super::keeper::{Keeper, Kept};
-use super::restore;
-use crate::{Notes, Recipient, Stage};
+use super::{restore, window};
+use crate::{Notes, Owed, Recipient, Stage};
 
 pub(super) struct KeptEntry {
     inner: Box<dyn Entry>,
     keeper: Arc<Keeper>,
     /// Between `kick` and `set`: what the newcomer takes over.
     taking: Taking,
+    /// And the Packet Identifiers of the PUBRELs that are owed it.
+    releases: HashSet<u16>,
 }
 
 /// What a newcomer takes over.
@@ -41,7 +45,7 @@ pub(super) enum Taking {
 
 impl KeptEntry {
     pub(super) fn new(inner: Box<dyn Entry>, keeper: Arc<Keeper>) -> Self {
-        Self { inner, keeper, taking: Taking::Nothing }
+        Self { inner, keeper, taking: Taking::Nothing, releases: HashSet::new() }
     }
 
     fn kept(&self) -> Option<Kept> {
@@ -51,10 +55,11 @@ impl KeptEntry {
     /// Brings what a session hands over in line with what it is owed.
     ///
     /// The engine forgets a message when writing it to the client fails. It hands over in no particular order. And of a session that
-    /// sleeps it has nothing at all.
-    async fn reconcile(&self, kept: &Kept, info: &mut OfflineInfo) {
+    /// sleeps, or whose task never began, it has nothing at all.
+    async fn reconcile(&self, kept: &Kept, info: &mut OfflineInfo, is_adrift: bool) {
         let Some(state) = self.keeper.store.session(kept.no) else { return };
-        let dormant = kept.live.dormant.lock().take();
+        let asleep = kept.live.dormant.lock().take();
+        let dormant = asleep.or_else(|| is_adrift.then(|| Dormant::new(&self.keeper.store)));
         // What is to be sent again waits in the queue until its turn comes, under its identifier.
         let again = info.offline_messages.iter().filter_map(|(_, publish)| publish.packet_id);
         let handed: HashSet<u16> = info
@@ -67,11 +72,18 @@ impl KeptEntry {
         let sent: Vec<_> = state.queue.iter().filter(|owed| owed.stage != Stage::Queued).collect();
         let lost: Vec<_> = sent.iter().filter(|owed| !handed.contains(&owed.packet_id())).collect();
         let mut decoder = super::codec::Decoder::default();
-        for owed in &lost {
-            info.inflight_messages.extend(restore::inflight(&self.keeper.store, &mut decoder, owed));
-        }
-        if !lost.is_empty() && dormant.is_none() {
-            info!(client_id = &*info.id.client_id, found = lost.len(), "deliveries that had failed are tried again");
+        if !lost.is_empty() {
+            let found: Vec<_> = restore::reading(|| {
+                lost.iter().filter_map(|owed| restore::inflight(&self.keeper.store, &mut decoder, owed)).collect()
+            });
+            info.inflight_messages.extend(found);
+            if dormant.is_none() {
+                info!(
+                    client_id = &*info.id.client_id,
+                    found = lost.len(),
+                    "deliveries that had failed are tried again"
+                );
+            }
         }
         let place: HashMap<u16, usize> = sent.iter().enumerate().map(|(at, owed)| (owed.packet_id(), at)).collect();
         // What the store does not know keeps its place behind.
@@ -79,12 +91,25 @@ impl KeptEntry {
             message.publish.packet_id.and_then(|id| place.get(&id.get()).copied()).unwrap_or(usize::MAX)
         });
         if let Some(dormant) = dormant {
-            let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued && dormant.has(owed));
-            let mut all: VecDeque<_> =
-                waiting.filter_map(|owed| restore::queued(&self.keeper.store, &mut decoder, owed)).collect();
+            // What was on its way when it fell asleep may have found it awake.
+            let at_hand = info.offline_messages.iter().filter(|(_, publish)| !publish.dup);
+            let at_hand: HashSet<u32> = at_hand.filter_map(|(_, publish)| publish.delay_interval).collect();
+            let is_missing = |owed: &&Owed| dormant.has(owed) && !at_hand.contains(&(owed.message as u32));
+            let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued).filter(is_missing);
+            let mut all: VecDeque<_> = restore::reading(|| {
+                waiting.filter_map(|owed| restore::queued(&self.keeper.store, &mut decoder, owed)).collect()
+            });
             // What has come since it was woken, or is kept nowhere else.
             all.append(&mut info.offline_messages);
             info.offline_messages = all;
+        }
+    }
+
+    /// Whether the engine has lost all that it was handed over for a session: it is online, and its task never began.
+    async fn is_adrift(&self, kept: &Kept) -> bool {
+        match self.inner.session().filter(|_| kept.live.begun.is_unanswered()) {
+            Some(session) => session.connected().await.unwrap_or(false),
+            None => false,
         }
     }
 
@@ -94,6 +119,83 @@ impl KeptEntry {
         let (_, state) = self.keeper.stray(&connecting).await?;
         info!(client_id = &*connecting.client_id, "session goes on from the disk");
         Some(restore::offline_info(&self.keeper.store, state, connecting))
+    }
+
+    /// Ends or hands over the session that is there, here as in the engine.
+    async fn make_way(
+        &mut self,
+        clean_start: bool,
+        clear_subscriptions: bool,
+        is_admin: IsAdmin,
+    ) -> Result<OfflineSession> {
+        let client_id = self.inner.id().client_id.clone();
+        let before = self.keeper.kept(&client_id);
+        if !is_admin {
+            self.keeper.refuse_foreign(&self.inner.id())?;
+        }
+        let is_adrift = match &before {
+            Some(kept) => self.is_adrift(kept).await,
+            None => false,
+        };
+        let mut outcome = self.inner.kick(clean_start, clear_subscriptions, is_admin).await?;
+        if clean_start || is_admin {
+            self.keeper.forget(&client_id);
+            return Ok(outcome);
+        }
+        if self.inner.id().node_id != self.keeper.scx.node.id() {
+            // A login of another node takes it along.
+            match (&mut outcome, &before) {
+                (OfflineSession::Exist(Some(info)), Some(kept)) if self.keeper.other_moves.is_some() => {
+                    self.reconcile(kept, info, is_adrift).await;
+                    self.keeper.part(kept, info, self.inner.id().node_id);
+                }
+                _ => self.keeper.forget(&client_id),
+            }
+            // After a crash it must not be on both.
+            if let Err(reason) = self.keeper.store.so_far().done().await {
+                warn!(client_id = &*client_id, %reason, "that a session moved is not on disk yet");
+            }
+            return Ok(outcome);
+        }
+        match (&mut outcome, before) {
+            (OfflineSession::Exist(Some(info)), Some(kept)) => {
+                self.reconcile(&kept, info, is_adrift).await;
+                self.taking = Taking::Kept;
+            }
+            (OfflineSession::Exist(Some(info)), None) if info.id.node_id != self.keeper.scx.node.id() => {
+                self.keeper.inherit(&self.inner.id(), info).await?;
+                self.taking = Taking::Moved;
+            }
+            (OfflineSession::Exist(Some(info)), None) => {
+                self.taking = Taking::Subscriptions(info.subscriptions.clone());
+            }
+            (OfflineSession::NotExist, _) if self.keeper.any() => match self.stray().await {
+                Some(info) => {
+                    self.taking = Taking::Kept;
+                    return Ok(OfflineSession::Exist(Some(info)));
+                }
+                None => self.keeper.forget(&client_id),
+            },
+            _ => self.keeper.forget(&client_id),
+        }
+        Ok(outcome)
+    }
+
+    /// What a session that is about to be set has taken over stands in its channel already; its task has not begun.
+    async fn follow(&mut self, session: &Session, tx: &Tx) {
+        let Some(kept) = self.keeper.same(&session.id) else { return };
+        kept.live.begun.ask(tx);
+        kept.live.window.widen(session, std::mem::take(&mut self.releases)).await;
+    }
+
+    /// A session whose task never began was given another one, which has nothing of what is in the store.
+    fn fall_asleep(&self, kept: &Kept) {
+        kept.live.begun.settle();
+        *kept.live.dormant.lock() = Some(Dormant::new(&self.keeper.store));
+        let now = timestamp_millis();
+        self.keeper.store.change(kept.no, |record| {
+            record.disconnected_at.get_or_insert(now);
+        });
     }
 }
 
@@ -120,51 +222,9 @@ impl Entry for KeptEntry {
         clear_subscriptions: bool,
         is_admin: IsAdmin,
     ) -> Result<OfflineSession> {
-        let client_id = self.inner.id().client_id.clone();
-        let before = self.keeper.kept(&client_id);
-        if !is_admin {
-            self.keeper.refuse_foreign(&self.inner.id())?;
-        }
-        let mut outcome = self.inner.kick(clean_start, clear_subscriptions, is_admin).await?;
-        if clean_start || is_admin {
-            self.keeper.forget(&client_id);
-            return Ok(outcome);
-        }
-        if self.inner.id().node_id != self.keeper.scx.node.id() {
-            // A login of another node takes it along.
-            match (&mut outcome, &before) {
-                (OfflineSession::Exist(Some(info)), Some(kept)) if self.keeper.other_moves.is_some() => {
-                    self.reconcile(kept, info).await;
-                    self.keeper.part(kept, info, self.inner.id().node_id);
-                }
-                _ => self.keeper.forget(&client_id),
-            }
-            // After a crash it must not be on both.
-            if let Err(reason) = self.keeper.store.so_far().done().await {
-                warn!(client_id = &*client_id, %reason, "that a session moved is not on disk yet");
-            }
-            return Ok(outcome);
-        }
-        match (&mut outcome, before) {
-            (OfflineSession::Exist(Some(info)), Some(kept)) => {
-                self.reconcile(&kept, info).await;
-                self.taking = Taking::Kept;
-            }
-            (OfflineSession::Exist(Some(info)), None) if info.id.node_id != self.keeper.scx.node.id() => {
-                self.keeper.inherit(&self.inner.id(), info).await?;
-                self.taking = Taking::Moved;
-            }
-            (OfflineSession::Exist(Some(info)), None) => {
-                self.taking = Taking::Subscriptions(info.subscriptions.clone());
-            }
-            (OfflineSession::NotExist, _) if self.keeper.any() => match self.stray().await {
-                Some(info) => {
-                    self.taking = Taking::Kept;
-                    return Ok(OfflineSession::Exist(Some(info)));
-                }
-                None => self.keeper.forget(&client_id),
-            },
-            _ => self.keeper.forget(&client_id),
+        let mut outcome = self.make_way(clean_start, clear_subscriptions, is_admin).await?;
+        if let OfflineSession::Exist(Some(info)) = &mut outcome {
+            self.releases = window::releases_first(info);
         }
         Ok(outcome)
     }
@@ -172,8 +232,18 @@ impl Entry for KeptEntry {
     async fn set(&mut self, session: Session, tx: Tx) -> Result<()> {
         let taking = std::mem::take(&mut self.taking);
         let (id, goes_on) = (session.id.clone(), matches!(taking, Taking::Kept | Taking::Moved));
+        let takes_over = !matches!(taking, Taking::Nothing);
+        let lost_its_task = self.inner.tx().is_some_and(|tx| tx.is_closed());
+        let adrift = self.keeper.same(&id).filter(|kept| lost_its_task && kept.live.begun.is_unanswered());
         self.keeper.keep(&session, taking).await;
+        if takes_over {
+            self.follow(&session, &tx).await;
+        }
         let set = self.inner.set(session, tx).await;
+        // Not before: what is routed from here on finds the new task.
+        if let Some(kept) = adrift.filter(|_| set.is_ok()) {
+            self.fall_asleep(&kept);
+        }
         // The login has failed. Not of a session that was only to be given another channel.
         if set.is_err() && id == self.inner.id() {
             if goes_on { self.keeper.unclaimed(&id) } else { self.keeper.forget_same(&id) }

@@ -105,6 +105,7 @@ impl Hooks {
             kept.live.see();
             // Without a PUBREC, if the client skipped it.
             kept.live.awaiting.lock().retain(|other| *other != id.get());
+            kept.live.window.ended(id.get());
             self.0.store.acknowledged(kept.no, id.get());
         }
     }

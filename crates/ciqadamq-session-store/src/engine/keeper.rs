@@ -16,12 +16,14 @@ use rmqtt::types::{ClientId, ConnectInfo, From, FromType, Id, MsgID, Publish, Su
 use rmqtt::utils::timestamp_millis;
 use tracing::{error, warn};
 
+use super::begun::Begun;
 use super::codec::{encode_connection, encode_message, encode_options, fingerprint};
 use super::dormant::Dormant;
 use super::entry::Taking;
 use super::hooks;
 use super::plugin::Deps;
 use super::strays::Judge;
+use super::window::Window;
 use crate::records::PACKET_IDS;
 use crate::{Inbound, MessageId, Millis, Notes, Owner, Recipient, Refusal, SessionNo, SessionRecord, Store};
 
@@ -80,8 +82,12 @@ pub(super) struct Live {
     pub(super) seen: AtomicBool,
     /// Packet Identifiers of QoS 2 deliveries without a PUBREC, in their order
     pub(super) awaiting: Mutex<VecDeque<u16>>,
-    /// it sleeps since it came back from the disk
+    /// it sleeps since it came back from the disk, or was left without a task
     pub(super) dormant: Mutex<Option<Dormant>>,
+    /// whether the engine has begun its task
+    pub(super) begun: Begun,
+    /// where its deliveries stand that have not ended
+    pub(super) window: Window,
     /// how often the engine asks for the window before a PUBREC can be the reason
     harmless: AtomicU8,
     /// Packet Identifiers under which a QoS 2 message came on this connection
@@ -237,6 +243,11 @@ impl Keeper {
 
     pub(super) fn insert(&self, kept: Kept) {
         self.kept.insert(kept.id.client_id.clone(), kept);
+        self.there_is_one();
+    }
+
+    /// There is a persistent session, in use or not.
+    pub(super) fn there_is_one(&self) {
         self.any.store(true, Ordering::Relaxed);
     }
 

@@ -6,7 +6,8 @@
 //!   subscription before it is acknowledged; a session is begun, resumed and ended in the store as it is in the engine. One that
 //!   comes from another node is [`moved`].
 //! * **Sessions** of persistent clients are wrapped ([`session`], [`received`]): they tell of PUBREC and PUBREL, of which no hook tells,
-//!   and hold the engine between the two. Those that come back from the disk sleep ([`dormant`]) until their client comes.
+//!   and hold the engine between the two. Those that come back from the disk sleep ([`dormant`]) until their client comes; so does one
+//!   whose task the engine has not begun ([`begun`]). PUBRELs that are owed have room in its window ([`window`]).
 //! * **Hooks** ([`hooks`]) give deliveries their Packet Identifier, hear of acknowledgements and drops, and refuse publishes
 //!   that cannot be kept. They are registered when the first persistent session appears: without one nobody pays for them.
 //! * **Retained Messages** are kept by [`retained`], in the place of rmqtt-retainer.
@@ -14,6 +15,7 @@
 //! A message finds its way back from the engine by its *ticket*, the low half of its number, in the field `delay_interval` of the copy
 //! that sessions get. That field has done its work when a message is routed, and no client sees it.
 
+mod begun;
 mod codec;
 mod dormant;
 mod entry;
@@ -28,6 +30,7 @@ mod retained;
 mod session;
 mod shared;
 mod strays;
+mod window;
 
 pub use keeper::{Cut, Elsewhere};
 pub use plugin::{Deps, SessionKeeper, register};

@@ -149,8 +149,8 @@ impl Arrivals for SessionKeeper {
 impl Waiting for SessionKeeper {
     fn waiting(&self, client_id: &str) -> Option<(usize, usize)> {
         let kept = self.keeper.kept(client_id)?;
-        let sleeps = kept.live.dormant.lock().is_some();
-        sleeps.then(|| self.keeper.store.owes(kept.no))
+        let is_only_here = kept.live.dormant.lock().is_some() || kept.live.begun.is_unanswered();
+        is_only_here.then(|| self.keeper.store.owes(kept.no))
     }
 }
 

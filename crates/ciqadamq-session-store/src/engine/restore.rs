@@ -11,6 +11,7 @@ use rmqtt::types::{
     ClientId, ConnectInfo, DisconnectInfo, From, Id, ListenerConfig, Publish, SessionSubMap, SessionSubs, Subscriptions,
 };
 use rmqtt::utils::timestamp_millis;
+use tokio::task::block_in_place;
 use tracing::{info, warn};
 
 use super::codec::{Decoder, decode_connection, decode_options};
@@ -43,8 +44,9 @@ impl SessionKeeper {
         let began = Instant::now();
         let store = &self.keeper.store;
         let mut outcome = Restored::default();
-        let (mut with_will, mut others) = (Vec::new(), Vec::new());
+        let (mut with_will, mut others, mut contested) = (Vec::new(), Vec::new(), Vec::new());
         for no in store.sessions() {
+            self.keeper.there_is_one();
             let pending = store.session(no).is_some_and(|session| session.record.will_pending);
             if pending { with_will.push(no) } else { others.push(no) }
         }
@@ -71,6 +73,10 @@ impl SessionKeeper {
                 continue;
             }
             let client_id = state.record.client_id.clone();
+            if self.keeper.other_moves.as_ref().is_some_and(|others| others.has_place(&client_id)) {
+                contested.push((no, client_id));
+                continue;
+            }
             match self.restore_one(no, state, &adopt, false).await {
                 Ok(Some(messages)) => {
                     outcome.sessions += 1;
@@ -85,6 +91,12 @@ impl SessionKeeper {
                     outcome.failed += 1;
                 }
             }
+        }
+        // Their clients have begun anew on other nodes, or a login there has come to nothing.
+        for (no, client_id) in contested {
+            self.keeper.strays.insert(no, long_ago());
+            self.settle(no, &adopt).await;
+            outcome.sessions += usize::from(self.keeper.kept(&client_id).is_some());
         }
         info!(
             sessions = outcome.sessions,
@@ -228,13 +240,22 @@ pub(super) fn offline_info(store: &Store, state: SessionState, by: Id) -> Offlin
     let mut decoder = Decoder::default();
     let sent = state.queue.iter().filter(|owed| owed.stage != Stage::Queued);
     let waiting = state.queue.iter().filter(|owed| owed.stage == Stage::Queued);
+    let (inflight_messages, offline_messages) = reading(|| {
+        let sent = sent.filter_map(|owed| inflight(store, &mut decoder, owed)).collect();
+        (sent, waiting.filter_map(|owed| queued(store, &mut decoder, owed)).collect())
+    });
     OfflineInfo {
         id: by,
         subscriptions: subscriptions(&state),
-        inflight_messages: sent.filter_map(|owed| inflight(store, &mut decoder, owed)).collect(),
-        offline_messages: waiting.filter_map(|owed| queued(store, &mut decoder, owed)).collect(),
+        inflight_messages,
+        offline_messages,
         created_at: state.record.created_at,
     }
+}
+
+/// Reads messages of the store in a task: from the disk, and what is on its way there is waited for.
+pub(super) fn reading<T>(read: impl FnOnce() -> T) -> T {
+    block_in_place(read)
 }
 
 /// A message that waits.

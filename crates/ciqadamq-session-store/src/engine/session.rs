@@ -106,6 +106,9 @@ impl SessionLike for KeptSession {
         if !seen && let Some(oldest) = self.keeper().store.oldest_inbound(no) {
             self.keeper().store.released(no, oldest.packet_id);
         }
+        if self.received.live.window.is_wide() {
+            self.received.live.window.narrow(&self.inner).await;
+        }
         self.received.live.after_packet();
     }
 

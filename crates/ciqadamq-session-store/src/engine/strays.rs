@@ -77,7 +77,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// A session of another node is in this node's store: tells the other one, when it is on the disk.
+    /// A session of another node is in this node's store: tells the other one, when that is on the disk, too.
     pub(super) fn taken(&self, no: SessionNo, info: &OfflineInfo) {
         let (from, tag) = (info.id.node_id, tag(&info.id));
         self.store.take(no, from, tag);
@@ -167,7 +167,7 @@ impl SessionKeeper {
         }
     }
 
-    async fn settle(&self, no: SessionNo, adopt: &Adopt) {
+    pub(super) async fn settle(&self, no: SessionNo, adopt: &Adopt) {
         let Keeper { store, strays, other_moves, .. } = &*self.keeper;
         let Some(record) = store.record(no).filter(|record| self.keeper.kept(&record.client_id).is_none()) else {
             // It has ended, or its client has come.
