@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
+use serde_json::Value;
 
 use crate::cargo::{broker_binary, cargo, execute, root};
 use crate::{haproxy, process};
@@ -64,22 +65,44 @@ pub fn up(args: &Up) -> anyhow::Result<()> {
     let since = Instant::now();
     begin(&broker_binary(args.release)?, args.nodes, args.haproxy)?;
     println!("\n{} nodes are ready after {:.1} s.\n", args.nodes, since.elapsed().as_secs_f64());
-    print!("{}", how_to_try(args.nodes, &token()?, args.haproxy));
+    print!("{}", how_to_try(args.nodes, &token()?, args.haproxy)?);
+    let later: Vec<u8> = nodes().into_iter().filter(|node| *node > args.nodes).collect();
+    if !later.is_empty() {
+        println!(
+            "\nNodes {later:?} were set up earlier and are not started. If they are members still, they count as nodes that are down: \
+             `ciqadamq cluster remove N` takes them out."
+        );
+    }
     Ok(())
 }
 
 /// Starts what does not run, with this binary, and waits until all are ready.
 pub fn begin(binary: &Path, nodes: u8, haproxy: bool) -> anyhow::Result<()> {
     let dir = dir();
-    fs::create_dir_all(&dir).context("target/cluster cannot be made")?;
+    fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
     token()?;
+    let (run, before) = (running(), size());
+    ensure!(
+        run.is_empty() || before == Some(nodes),
+        "nodes {run:?} run and list {} nodes; cargo xtask cluster-down first",
+        before.unwrap_or_default()
+    );
     fs::write(dir.join("binary"), binary.display().to_string())?;
+    fs::write(dir.join("nodes"), nodes.to_string())?;
     for node in 1..=nodes {
         fs::create_dir_all(node_dir(node))?;
         fs::write(node_config(node), config(node, nodes, haproxy))?;
     }
-    for node in (1..=nodes).filter(|node| pid(*node).is_none()) {
-        start(node)?;
+    let begun: Vec<u8> = (1..=nodes).filter(|node| !run.contains(node)).collect();
+    begin_nodes(nodes, &begun, haproxy).map_err(|error| match end(&begun) {
+        Ok(()) => anyhow!("{error:#}; the nodes that were started are ended again"),
+        Err(_) => anyhow!("{error:#}; nodes that were started run: cargo xtask cluster-down ends them"),
+    })
+}
+
+fn begin_nodes(nodes: u8, begun: &[u8], haproxy: bool) -> anyhow::Result<()> {
+    for node in begun {
+        start(*node)?;
     }
     wait_ready(&(1..=nodes).collect::<Vec<_>>())?;
     if haproxy {
@@ -92,31 +115,39 @@ pub fn begin(binary: &Path, nodes: u8, haproxy: bool) -> anyhow::Result<()> {
 pub fn down() -> anyhow::Result<()> {
     haproxy::stop(&haproxy_dir())?;
     let nodes = running();
-    for node in &nodes {
-        signal(*node, "TERM")?;
+    end(&nodes)?;
+    println!("{} nodes ended; their data stays in {}", nodes.len(), dir().display());
+    Ok(())
+}
+
+/// Ends those of these nodes that run.
+fn end(nodes: &[u8]) -> anyhow::Result<()> {
+    let left = || nodes.iter().copied().filter(|node| pid(*node).is_some()).collect::<Vec<u8>>();
+    for node in left() {
+        signal(node, "TERM")?;
     }
     let since = Instant::now();
-    while !running().is_empty() {
+    while !left().is_empty() {
         if since.elapsed() > END {
-            for node in running() {
+            for node in left() {
                 signal(node, "KILL")?;
                 println!("node {node} did not end in time and was killed");
             }
         }
         thread::sleep(Duration::from_millis(50));
     }
-    println!("{} nodes ended; their data stays in {}", nodes.len(), dir().display());
     Ok(())
 }
 
-/// Which nodes run, and what they say of themselves to the first one that answers.
+/// Which nodes run, and what they say of themselves to the first one that answers. Fails unless all are ready and agree.
 pub fn status() -> anyhow::Result<()> {
-    let token = dir().join("token");
-    ensure!(token.is_file(), "no cluster; cargo xtask cluster-up starts one");
-    let mut answers = None;
-    for node in nodes() {
+    ensure!(token_file().is_file(), "no cluster; cargo xtask cluster-up starts one");
+    let (mut answers, mut down) = (None, Vec::new());
+    // One that was set up when there were more is of no interest, unless it runs.
+    for node in nodes().into_iter().filter(|node| size().is_none_or(|size| *node <= size) || pid(*node).is_some()) {
         let Some(pid) = pid(node) else {
             println!("node {node}: does not run");
+            down.push(node);
             continue;
         };
         match get(node, "/health") {
@@ -124,16 +155,67 @@ pub fn status() -> anyhow::Result<()> {
                 println!("node {node}: process {pid}");
                 answers = answers.or(Some(node));
             }
-            Err(error) => println!("node {node}: process {pid}, does not answer: {error}"),
+            Err(error) => {
+                println!("node {node}: process {pid}, does not answer: {error}");
+                down.push(node);
+            }
         }
     }
-    let Some(node) = answers else { return Ok(()) };
+    let node = answers.context("no node answers")?;
     println!();
+    let mut table = cluster_command(node, &["status"])?;
+    // Its exit code is about that one node.
+    table.status().context("the broker's binary cannot be run")?;
+    ensure!(down.is_empty(), "nodes {down:?} are down");
+    let view = cluster_command(node, &["status", "--json"])?.output().context("the broker's binary cannot be run")?;
+    let view = serde_json::from_slice(&view.stdout).context("the cluster does not say how it is")?;
+    match disagreement(&view) {
+        Some(why) => bail!(why),
+        None => Ok(()),
+    }
+}
+
+/// Why a cluster, as a node shows it, is not as it should be.
+fn disagreement(view: &Value) -> Option<String> {
+    let nodes = view["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    let unwell = |node: &&Value| node["reachable"] != true || node["ready"] != true;
+    if let Some(node) = nodes.iter().find(unwell) {
+        return Some(format!("node {} is not ready", node["id"]));
+    }
+    for raft in ["users", "routes"] {
+        for what in ["leader", "voters"] {
+            let said = |node: &Value| node["rafts"][raft][what].clone();
+            let first = nodes.first().map(said).unwrap_or_default();
+            if let Some(node) = nodes.iter().find(|node| said(node) != first || first.is_null()) {
+                return Some(format!(
+                    "node {} says that the {what} of the {raft} is {}, others {first}",
+                    node["id"],
+                    said(node)
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// `ciqadamq cluster` on a node.
+fn cluster_command(node: u8, args: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(binary()?);
-    command.args(["cluster", "status", "--api", &format!("http://{}:8090", ip(node)), "--token-file"]).arg(token);
-    // Its exit code says whether that node takes changes; that is no failure of this command.
-    command.status().context("the broker's binary cannot be run")?;
-    Ok(())
+    command.arg("cluster").args(args).args(["--api", &api(node), "--token-file"]).arg(token_file());
+    Ok(command)
+}
+
+fn api(node: u8) -> String {
+    format!("http://{}:8090", ip(node))
+}
+
+fn token_file() -> PathBuf {
+    dir().join("token")
+}
+
+/// How many nodes the cluster was started with last.
+fn size() -> Option<u8> {
+    fs::read_to_string(dir().join("nodes")).ok()?.trim().parse().ok()
 }
 
 /// Ends a node as a power cut would.
@@ -219,7 +301,7 @@ fn signal(node: u8, name: &str) -> anyhow::Result<()> {
 
 /// The token of the cluster, made at its first start.
 pub fn token() -> anyhow::Result<String> {
-    let path = dir().join("token");
+    let path = token_file();
     if let Ok(token) = fs::read_to_string(&path) {
         return Ok(token.trim().to_owned());
     }
@@ -283,7 +365,7 @@ fn start(node: u8) -> anyhow::Result<()> {
 
 fn wait_ready(nodes: &[u8]) -> anyhow::Result<()> {
     let since = Instant::now();
-    let mut waiting = nodes.to_vec();
+    let (mut waiting, mut added) = (nodes.to_vec(), Vec::new());
     while !waiting.is_empty() {
         for node in &waiting {
             if pid(*node).is_none() {
@@ -298,8 +380,25 @@ fn wait_ready(nodes: &[u8]) -> anyhow::Result<()> {
             bail!("not ready after {READY:?}: {}", why.collect::<Vec<_>>().join("; "));
         }
         waiting.retain(|node| !matches!(get(*node, "/ready"), Ok((200, _))));
+        for node in &waiting {
+            let is_new = matches!(get(*node, "/ready"), Ok((_, body)) if body.contains("is no member yet"));
+            if is_new && !added.contains(node) {
+                added.push(*node);
+                take_in(*node)?;
+            }
+        }
         thread::sleep(Duration::from_millis(100));
     }
+    Ok(())
+}
+
+/// Has a node that came later taken in by the first one.
+fn take_in(node: u8) -> anyhow::Result<()> {
+    let output = cluster_command(1, &["add", &node.to_string(), &api(node)])?.output()?;
+    let said =
+        String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr }).into_owned();
+    ensure!(output.status.success(), "node {node} is not taken in: {}", said.trim());
+    println!("{}", said.trim());
     Ok(())
 }
 
@@ -316,7 +415,7 @@ fn get(node: u8, path: &str) -> anyhow::Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-fn how_to_try(nodes: u8, token: &str, haproxy: bool) -> String {
+fn how_to_try(nodes: u8, token: &str, haproxy: bool) -> anyhow::Result<String> {
     let mut text = String::new();
     for node in 1..=nodes {
         let ip = ip(node);
@@ -329,7 +428,9 @@ fn how_to_try(nodes: u8, token: &str, haproxy: bool) -> String {
     }
     let _ = write!(
         text,
-        "\nThe token of the API is in target/cluster/token. A user made on node 1 logs in on node 2, and the backend publishes on \
+        "\nThe token of the API is in {token_file}. How the cluster is:\n\n\
+         \x20 {binary} cluster status --api {api} --token-file {token_file}\n\n\
+         A user made on node 1 logs in on node 2, and the backend publishes on \
          node 3:\n\n\
          \x20 TOKEN={token}\n\
          \x20 curl -sS http://127.0.0.1:8090/api/v1/users -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n\
@@ -338,7 +439,35 @@ fn how_to_try(nodes: u8, token: &str, haproxy: bool) -> String {
          \x20   -d '{{\"username\":\"backend\",\"userid\":\"backend\",\"password\":\"secret-2\",\"superuser\":true}}'\n\
          \x20 mosquitto_sub -h 127.0.0.2 -u alice-phone -P secret-1 -q 1 -t chat/alice/m/all -C 1 -v & sleep 1\n\
          \x20 mosquitto_pub -h 127.0.0.3 -u backend -P secret-2 -q 1 -t chat/alice/m/all -m hello\n\n\
-         cargo xtask cluster-status, cluster-kill N, cluster-start N, cluster-logs N, cluster-down\n"
+         cargo xtask cluster-status, cluster-kill N, cluster-start N, cluster-logs N, cluster-down\n",
+        token_file = token_file().display(),
+        binary = binary()?.display(),
+        api = api(1),
     );
-    text
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_well_if_all_are_ready_and_follow_the_same_leaders() {
+        let node = |id: u8, ready: bool, leader: Value| {
+            let raft = json!({"leader": leader, "voters": [1, 2]});
+            json!({"id": id, "reachable": true, "ready": ready, "rafts": {"users": raft, "routes": raft}})
+        };
+        let view = |second: Value| json!({"node": 1, "nodes": [node(1, true, json!(1)), second]});
+        assert_eq!(disagreement(&view(node(2, true, json!(1)))), None);
+        for second in [
+            node(2, false, json!(1)),
+            node(2, true, json!(2)),
+            node(2, true, Value::Null),
+            json!({"id": 2, "reachable": false, "error": "refused"}),
+        ] {
+            assert!(disagreement(&view(second.clone())).is_some(), "{second}");
+        }
+    }
 }

@@ -20,6 +20,8 @@ mod run;
 mod spdx;
 mod test;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -43,7 +45,7 @@ enum Task {
     ClusterUp(cluster::Up),
     /// End it; its data stays
     ClusterDown,
-    /// Say how each node is
+    /// Say how each node is; fails unless all are ready and agree
     ClusterStatus,
     /// End one node as a power cut would
     ClusterKill(cluster::One),
@@ -74,8 +76,19 @@ enum Task {
     Flamegraph(perf::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().task {
+fn main() -> ExitCode {
+    match run(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        // One line, also where backtraces are asked for: it is for whoever gave the command.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Run(args) => run::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
