@@ -37,6 +37,16 @@ const TELLTALE: &[&str] = &[
     "secret\"",
 ];
 
+/// What both rafts say of each message to a node that does not answer, by target and beginning: a dozen lines a second. Once it is said
+/// by our plugins (`node is not reachable`, `held for dead`, and when it is back).
+const REPEATED: &[(&str, &str)] = &[
+    ("rmqtt_raft::raft_node", "error sending message after"),
+    ("openraft::replication", "error replication to target"),
+    ("openraft::replication", "openraft::replication::ReplicationCore"),
+    ("openraft::engine::handler::replication_handler", "update progress error"),
+    ("openraft::engine::handler::replication_handler", "heartbeat error"),
+];
+
 /// Installs the logger; call once.
 pub fn init(filter: &LogFilter, format: LogFormat) -> anyhow::Result<()> {
     let filter = EnvFilter::builder()
@@ -71,7 +81,7 @@ fn directives(operator: &str) -> String {
     quiet.fold(operator.to_owned(), |all, one| all + &one)
 }
 
-/// Suppresses records of the engine's crates that would show a secret, and bounds those that clients bring about.
+/// Suppresses records of the engine's crates that would show a secret or are said elsewhere, and bounds those that clients bring about.
 #[derive(Default)]
 struct Fit {
     // warnings and errors of the engine: a client can have one written for each of its packets
@@ -86,7 +96,7 @@ impl<S: Subscriber> Filter<S> for Fit {
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let mut record = Record { target: event.metadata().target().to_owned(), message: String::new() };
         event.record(&mut record);
-        if shows_secret(&record.target, &record.message) {
+        if shows_secret(&record.target, &record.message) || is_repeated(&record.target, &record.message) {
             return false;
         }
         let is_bounded = clients_cause(&record.target) && *event.metadata().level() <= Level::WARN;
@@ -128,6 +138,11 @@ impl<W: Write> Write for OneLine<W> {
 /// Whether clients can have records of this target written: what nodes say of each other must not be lost among those.
 fn clients_cause(target: &str) -> bool {
     target.starts_with("rmqtt") && !["rmqtt_raft", "rmqtt_cluster_raft"].iter().any(|nodes| target.starts_with(nodes))
+}
+
+/// Whether somebody else says it, once.
+fn is_repeated(target: &str, message: &str) -> bool {
+    REPEATED.iter().any(|(of, text)| target == *of && message.starts_with(text))
 }
 
 fn shows_secret(target: &str, message: &str) -> bool {
@@ -236,6 +251,9 @@ mod tests {
     fn a_record_of_the_log_facade_is_judged_by_its_own_target() {
         assert!(clients_cause("rmqtt::session") && clients_cause("rmqtt_retainer"));
         assert!(!clients_cause("rmqtt_raft::raft_node") && !clients_cause("ciqadamq_auth"));
+        assert!(is_repeated("rmqtt_raft::raft_node", "error sending message after 0/0 retries: Elapsed"));
+        assert!(!is_repeated("rmqtt_raft::raft_node", "step error, ..."));
+        assert!(!is_repeated("ciqadamq_cluster", "error sending message after"));
         assert!(shows_secret("rmqtt_bridge_egress_mqtt", "BridgeMqttEgressPlugin cfg: Bridge { password }"));
         assert!(!shows_secret("rmqtt::v3", "c1 Connection Refused, handshake error"));
     }

@@ -1,5 +1,6 @@
 //! The user directory of the broker: read here, changed through the replicated log.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,20 @@ pub enum StartError {
     /// The files are not as they should be.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// It is a copy of another node's.
+    #[error(
+        "user store {path:?}: it is a copy of node {of}'s, and this is node {node}; two nodes with one memory would vote twice: move it \
+         aside, start on an empty directory, and take the node in, on another one: ciqadamq cluster remove {node}, if it was a \
+         member, then ciqadamq cluster add {node} URL"
+    )]
+    Copied {
+        /// of the database
+        path: PathBuf,
+        /// whose it is
+        of: NodeId,
+        /// this node
+        node: NodeId,
+    },
     /// It belongs to a cluster, and this node is configured to be alone.
     #[error(
         "the user directory belongs to a cluster of the nodes {0:?}; set cluster.enabled = true, or take the other nodes \

@@ -300,6 +300,11 @@ impl Node {
             }
             return Ok(());
         }
+        let sole = if voters.len() == 1 { voters.first().copied() } else { None };
+        let twin = membership.nodes().find(|(id, member)| **id != me && member.incarnation == mine).map(|(id, _)| *id);
+        if let Some(of) = twin.filter(|_| sole != twin) {
+            return Err(StartError::Copied { path: self.store.config().path.clone(), of, node: me });
+        }
         if let Some(member) = membership.get_node(&me)
             && member.incarnation != mine
         {
@@ -308,7 +313,6 @@ impl Node {
         if voters.len() > 1 && !self.config.is_clustered() {
             return Err(StartError::Clustered(voters.into_iter().collect()));
         }
-        let sole = if voters.len() == 1 { voters.first().copied() } else { None };
         match sole {
             Some(old) if old != me && membership.get_node(&old).is_some_and(|m| m.incarnation == mine) => {
                 tracing::info!(from = old, to = me, "the only member of the user directory has another number now");

@@ -1,5 +1,6 @@
 //! Nodes taken in and out, lost disks, and clusters that must not come about.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ciqadamq_core::{ClusterPart, MembersError, UserDirectory};
@@ -153,4 +154,35 @@ async fn a_node_of_a_cluster_does_not_start_alone() {
     assert!(matches!(&error, StartError::Clustered(nodes) if *nodes == [1, 2, 3]), "{error}");
     cluster.start(2).await;
     cluster.ready(&[2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_another_nodes_directory_is_told_from_a_damaged_one() {
+    let mut cluster = Cluster::of_three().await;
+    cluster.users(1).execute(create("a")).await.unwrap();
+    cluster.stop(2).await;
+    cluster.stop(3).await;
+    std::fs::remove_dir_all(cluster.path(3)).unwrap();
+    // Onto a member, and onto a node that was never one.
+    for node in [3, 4] {
+        copy(&cluster.path(2), &cluster.path(node));
+        let error = cluster.try_start(node, &[1, 2, 3, 4]).await.unwrap_err();
+        assert!(matches!(&error, StartError::Copied { of: 2, node: on, .. } if *on == node), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("ciqadamq cluster add {node}")) && !text.contains("damaged"), "{text}");
+    }
+    cluster.start(2).await;
+    cluster.ready(&[1, 2]).await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
 }
