@@ -53,6 +53,8 @@ impl<'a> Node<'a> {
                     peers: peers.clone(),
                     health: health.clone(),
                     sessions: sessions.clone(),
+                    users: users.clone(),
+                    directory: users.clone(),
                     credentials: settings::credentials(&secrets),
                 };
                 Some(Cluster::new(scx.clone(), settings, deps, ClusterMetrics::new(&metrics)?))

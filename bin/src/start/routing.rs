@@ -25,8 +25,9 @@ impl Node<'_> {
     }
 
     async fn join(&self, cluster: &Arc<Cluster>) -> anyhow::Result<()> {
-        cluster.listen(self.config.cluster.grpc_laddr).await?;
-        cluster.form().await?;
+        let (grpc, raft) = (self.config.cluster.grpc_laddr, self.config.cluster.raft_laddr);
+        cluster.listen(grpc, raft).await?;
+        cluster.form(self.users.caught_up()).await?;
         restart::arm();
         if let Err(error) = official::register_cluster(&self.scx).await {
             // The leader may have died in this very moment; what the plugin has begun cannot be undone.

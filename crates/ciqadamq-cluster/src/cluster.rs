@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Arrivals, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RemoteOwners, RetainedCopies,
-    Secret, ServiceError, SessionControl, SessionQuery,
+    Arrivals, ClusterPart, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RemoteOwners,
+    RetainedCopies, Secret, ServiceError, SessionControl, SessionQuery, UserDirectory,
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -30,6 +30,7 @@ use crate::retained::PAGE;
 use crate::stale::Subscribed;
 use crate::takeover::Takeovers;
 use crate::unrouted::Unrouted;
+use crate::voters::RoutesRaft;
 use crate::watch::{Verdict, Watch};
 use crate::wire::{Answer, Ask, NodeState, OwnerHere, Phase, SERVICE};
 
@@ -63,6 +64,10 @@ pub struct ClusterDeps {
     pub health: Arc<Health>,
     /// the sessions of this node
     pub sessions: Arc<dyn SessionControl>,
+    /// the raft of the users, whose members are those that may take part
+    pub users: Arc<dyn ClusterPart>,
+    /// the users themselves
+    pub directory: Arc<dyn UserDirectory>,
     /// What nodes show each other: the one that is in force, then one before that is still taken. None while it is not
     /// known. Asked at each connection, for it may change.
     pub credentials: Arc<dyn Fn() -> Vec<Secret> + Send + Sync>,
@@ -81,7 +86,9 @@ pub struct Cluster {
     pub(crate) links: Links,
     pub(crate) receivers: Receivers,
     pub(crate) deps: ClusterDeps,
-    promise: Promise,
+    pub(crate) promise: Promise,
+    /// The raft of the routes; not known before it runs.
+    pub(crate) raft: Mutex<Option<RoutesRaft>>,
     /// Who owns the sessions of this node; not known before the part that lets clients in has started.
     owners: OnceLock<Arc<dyn LocalOwners>>,
     /// Who remembers what other nodes have sent; none where nothing is kept on disk.
@@ -120,6 +127,7 @@ impl Cluster {
             receivers,
             deps,
             promise: Promise::default(),
+            raft: Mutex::new(None),
             owners: OnceLock::new(),
             arrivals: OnceLock::new(),
             moves: OnceLock::new(),
@@ -133,19 +141,29 @@ impl Cluster {
         })
     }
 
-    /// Begins to watch the other nodes, and waits until `rmqtt-cluster-raft` may be started. The internal service must be
-    /// offered, and the API open, for the others ask the same.
-    pub async fn form(&self) -> anyhow::Result<()> {
+    /// Begins to watch the other nodes, and waits until `rmqtt-cluster-raft` may be started: not before `admitted`, which is when this node
+    /// is a member of the user directory and has caught up with it. The internal service must be offered, and the API open, for
+    /// the others ask the same.
+    pub async fn form(&self, admitted: impl Future<Output = ()>) -> anyhow::Result<()> {
         tokio::spawn(self.liveness.clone().run());
         let say = |why: String| self.deps.health.set(CONDITION, Condition::Unmet(why));
-        formation::form(&self.config, &self.deps.peers, &self.liveness, &self.promise, say).await
+        formation::form(self, admitted, say).await
     }
 
-    /// Opens the port for the other nodes.
+    /// The nodes that may take part: those that vote on users, for these agree on who they are. All that are configured, as long as
+    /// that cannot be told.
+    pub(crate) fn members(&self) -> Vec<NodeId> {
+        let voters = self.deps.users.raft().voters;
+        if voters.is_empty() { self.config.nodes.clone() } else { voters }
+    }
+
+    /// Opens the port for the other nodes, and sees to it that the one of the routing plugin's raft, `raft`, can be opened.
     ///
     /// # Errors
-    /// If it cannot be opened.
-    pub async fn listen(self: &Arc<Self>, addr: SocketAddr) -> anyhow::Result<()> {
+    /// If one of them cannot be opened.
+    pub async fn listen(self: &Arc<Self>, addr: SocketAddr, raft: SocketAddr) -> anyhow::Result<()> {
+        // The plugin would end the process, which would be restarted, and not say which port it is. It opens the port itself.
+        drop(door::bind("cluster.raft_laddr", raft)?);
         door::open(self, addr).await
     }
 
@@ -232,6 +250,15 @@ impl Cluster {
         self.engine.get().ok_or_else(|| anyhow!("this node is not part of the cluster yet"))
     }
 
+    /// Those of some nodes that are members: the others may run, and are waited for by nobody.
+    pub(crate) fn only_members(&self, mut nodes: Vec<NodeId>) -> Vec<NodeId> {
+        if !nodes.is_empty() {
+            let members = self.members();
+            nodes.retain(|node| members.contains(node));
+        }
+        nodes
+    }
+
     /// Watches whether the cluster works, for ever.
     pub(crate) async fn watch(self: Arc<Self>) {
         let mut watch = Watch::default();
@@ -241,7 +268,7 @@ impl Cluster {
                 let leader =
                     status.ok().filter(|status| status.running).and_then(|status| status.leader_id).unwrap_or(0);
                 self.liveness.set_leader(leader);
-                let verdict = watch.look(&self.config, leader, &self.liveness.views(), Instant::now());
+                let verdict = watch.look(&self.members(), leader, &self.liveness.views(), Instant::now());
                 self.note(verdict);
             }
             self.takeovers.sweep();

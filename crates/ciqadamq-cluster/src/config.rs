@@ -27,13 +27,6 @@ pub struct ClusterConfig {
     pub raft: RaftSettings,
 }
 
-impl ClusterConfig {
-    /// How many nodes are more than half.
-    pub fn majority(&self) -> usize {
-        self.nodes.len() / 2 + 1
-    }
-}
-
 /// Settings of `rmqtt-cluster-raft`.
 #[derive(Debug, Clone)]
 pub struct RaftSettings {

@@ -9,19 +9,23 @@
 //!   starters cannot both have a majority's promise.
 //! - Anything else: **wait**, and say why in `/ready`.
 //!
+//! Only members of the user directory come that far, once they have caught up with it: whoever starts the plugin is a voter of its
+//! raft. A majority is one of the members, too: they are agreed on, on disk, while the configurations of the nodes differ for as
+//! long as one after the other is changed.
+//!
 //! A node that takes part and has lost its leader for good is not waited for: it notices by itself, see [`crate::watch`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ciqadamq_core::{NodeId, Peers};
+use ciqadamq_core::NodeId;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+use crate::cluster::Cluster;
 use crate::config::ClusterConfig;
-use crate::liveness::{Liveness, View, call};
+use crate::liveness::{View, call};
 use crate::wire::{Answer, Ask, NodeState, Phase};
 
 /// How long a promise binds: longer than a starter needs from it until it leads.
@@ -32,6 +36,9 @@ const ANSWER: Duration = Duration::from_secs(1);
 const STARTER_GRACE: Duration = Duration::from_secs(3);
 /// Between two looks at the others.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What a node waits for before it looks for a cluster at all.
+const OUTSIDE: &str =
+    "this node takes part as soon as it is a member of the user directory and has caught up, see `users`";
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +51,14 @@ pub enum Decision {
     Wait(String),
 }
 
-/// Looks at what the others say. `waited` is how long this node has been waiting.
-pub fn decide(config: &ClusterConfig, views: &BTreeMap<NodeId, View>, waited: Duration) -> Decision {
+/// Looks at what the others say. `members` are all that may take part, this node included; `waited` is how long it has been
+/// waiting.
+pub fn decide(
+    config: &ClusterConfig,
+    members: &[NodeId],
+    views: &BTreeMap<NodeId, View>,
+    waited: Duration,
+) -> Decision {
     let me = config.node;
     let alive: BTreeMap<NodeId, &NodeState> =
         views.iter().filter_map(|(node, view)| Some((*node, view.alive()?))).collect();
@@ -68,10 +81,11 @@ pub fn decide(config: &ClusterConfig, views: &BTreeMap<NodeId, View>, waited: Du
     }
     let waiting: Vec<NodeId> = std::iter::once(me)
         .chain(alive.values().filter(|state| state.phase == Phase::Waiting).map(|state| state.node))
+        .filter(|node| members.contains(node))
         .collect();
-    let (here, needed) = (waiting.len(), config.majority());
+    let (here, needed) = (waiting.len(), majority(members));
     if here < needed {
-        return Decision::Wait(format!("{here} of {} nodes are here, {needed} are needed", config.nodes.len()));
+        return Decision::Wait(format!("{here} of {} nodes are here, {needed} are needed", members.len()));
     }
     if waiting.contains(&config.starter) {
         return match config.starter == me {
@@ -86,6 +100,11 @@ pub fn decide(config: &ClusterConfig, views: &BTreeMap<NodeId, View>, waited: Du
         Some(first) if *first == me => Decision::Start,
         first => Decision::Wait(format!("node {} is to start the cluster", first.unwrap_or(&me))),
     }
+}
+
+/// How many nodes are more than half.
+pub fn majority(members: &[NodeId]) -> usize {
+    members.len() / 2 + 1
 }
 
 /// To whom this node has promised not to follow another starter.
@@ -116,76 +135,97 @@ impl Promise {
     }
 }
 
-/// Waits until this node may lead or join, and says meanwhile why it waits.
+/// What is waited for, said where people look, and in the log at every try.
+struct Waiting<'a, S> {
+    config: &'a ClusterConfig,
+    say: S,
+    why: String,
+    logged: Instant,
+    tries: u32,
+}
+
+impl<'a, S: Fn(String)> Waiting<'a, S> {
+    fn new(config: &'a ClusterConfig, say: S) -> Self {
+        Self { config, say, why: String::new(), logged: Instant::now(), tries: 0 }
+    }
+
+    /// Fails after the last try.
+    fn note(&mut self, why: String) -> anyhow::Result<()> {
+        (self.say)(why.clone());
+        if why != self.why {
+            info!(reason = why, "waiting for the routing cluster");
+            (self.why, self.logged) = (why, Instant::now());
+        } else if self.logged.elapsed() >= self.config.join_retry {
+            self.tries += 1;
+            let tries = self.tries;
+            warn!(reason = why, tries, "still waiting for the routing cluster");
+            self.logged = Instant::now();
+            if self.config.join_max_retries > 0 && tries >= self.config.join_max_retries {
+                bail!("no routing cluster after cluster.join_max_retries = {tries} tries: {why}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until this node may lead or join, and says meanwhile why it waits. It is none of those that form a cluster before it is
+/// `admitted`.
 pub(crate) async fn form(
-    config: &ClusterConfig,
-    peers: &Arc<dyn Peers>,
-    liveness: &Liveness,
-    promise: &Promise,
+    cluster: &Cluster,
+    admitted: impl Future<Output = ()>,
     say: impl Fn(String),
 ) -> anyhow::Result<()> {
+    let (config, liveness) = (&cluster.config, &cluster.liveness);
+    let mut waiting = Waiting::new(config, say);
+    let mut admitted = std::pin::pin!(admitted);
+    while tokio::time::timeout(LOOK_EVERY, &mut admitted).await.is_err() {
+        waiting.note(OUTSIDE.to_owned())?;
+    }
+    liveness.set_phase(Phase::Waiting);
     let since = Instant::now();
-    let mut said = (String::new(), Instant::now());
-    let mut tries = 0;
     loop {
-        let why = match decide(config, &liveness.views(), since.elapsed()) {
+        let why = match decide(config, &cluster.members(), &liveness.views(), since.elapsed()) {
             Decision::Join(leader) => {
                 info!(leader, "joining the routing cluster");
                 liveness.set_phase(Phase::Starting);
                 return Ok(());
             }
-            Decision::Start => match promised(config, peers, liveness, promise).await {
+            Decision::Start => match promised(cluster).await {
                 Ok(by) => {
                     info!(promised = by, "starting the routing cluster");
                     liveness.set_phase(Phase::Starting);
                     return Ok(());
                 }
                 Err(missing) => {
-                    promise.withdraw(config.node);
+                    cluster.promise.withdraw(config.node);
                     missing
                 }
             },
             Decision::Wait(why) => why,
         };
-        say(why.clone());
-        if why != said.0 {
-            info!(reason = why, "waiting for the routing cluster");
-            said = (why, Instant::now());
-        } else if said.1.elapsed() >= config.join_retry {
-            tries += 1;
-            warn!(reason = why, tries, "still waiting for the routing cluster");
-            said.1 = Instant::now();
-            if config.join_max_retries > 0 && tries >= config.join_max_retries {
-                bail!("no routing cluster after cluster.join_max_retries = {tries} tries: {why}");
-            }
-        }
+        waiting.note(why)?;
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// Asks all that wait for their promise; how many gave it, this node included, or why there are too few.
-async fn promised(
-    config: &ClusterConfig,
-    peers: &Arc<dyn Peers>,
-    liveness: &Liveness,
-    promise: &Promise,
-) -> Result<usize, String> {
-    let own = liveness.own();
-    if !promise.give(own.node, own.boot) {
+/// Asks all members that wait for their promise; how many gave it, this node included, or why there are too few.
+async fn promised(cluster: &Cluster) -> Result<usize, String> {
+    let (own, members) = (cluster.liveness.own(), cluster.members());
+    if !cluster.promise.give(own.node, own.boot) {
         return Err("another node is about to start the cluster".into());
     }
     let ask = Ask::Promise { candidate: own.node, boot: own.boot };
-    let views = liveness.views();
+    let views = cluster.liveness.views();
     let others = views.iter().filter(|(_, view)| view.alive().is_some()).map(|(node, _)| *node);
-    let asked = others.map(|node| {
+    let asked = others.filter(|node| members.contains(node)).map(|node| {
         let ask = &ask;
-        async move { matches!(call(&**peers, node, ask, ANSWER).await, Ok(Answer::Promised(true))) }
+        async move { matches!(call(&*cluster.deps.peers, node, ask, ANSWER).await, Ok(Answer::Promised(true))) }
     });
     let given = 1 + futures::future::join_all(asked).await.into_iter().filter(|given| *given).count();
-    if given >= config.majority() {
+    if given >= majority(&members) {
         Ok(given)
     } else {
-        Err(format!("{given} of {} promised to follow", config.nodes.len()))
+        Err(format!("{given} of {} promised to follow", members.len()))
     }
 }
 
@@ -248,24 +288,25 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(60);
+    const ALL: &[NodeId] = &[1, 2, 3];
 
     #[test]
     fn a_leader_that_says_so_itself_is_joined() {
         let views = views(&[(2, Phase::Running, 2), (3, Phase::Waiting, 0)]);
-        assert_eq!(decide(&config(1), &views, LONG), Decision::Join(2));
+        assert_eq!(decide(&config(1), ALL, &views, LONG), Decision::Join(2));
     }
 
     #[test]
     fn a_killed_leader_that_is_back_waits_until_the_others_have_another_one() {
         let stale = views(&[(2, Phase::Running, 1), (3, Phase::Running, 1)]);
-        assert!(matches!(decide(&config(1), &stale, LONG), Decision::Wait(_)));
+        assert!(matches!(decide(&config(1), ALL, &stale, LONG), Decision::Wait(_)));
         let elected = views(&[(2, Phase::Running, 3), (3, Phase::Running, 3)]);
-        assert_eq!(decide(&config(1), &elected, LONG), Decision::Join(3));
+        assert_eq!(decide(&config(1), ALL, &elected, LONG), Decision::Join(3));
     }
 
     #[test]
     fn a_minority_starts_nothing() {
-        assert!(matches!(decide(&config(1), &BTreeMap::new(), LONG), Decision::Wait(_)));
+        assert!(matches!(decide(&config(1), ALL, &BTreeMap::new(), LONG), Decision::Wait(_)));
     }
 
     #[test]
@@ -273,7 +314,7 @@ mod tests {
         let both = [(1, Phase::Waiting, 0), (2, Phase::Waiting, 0), (3, Phase::Waiting, 0)];
         let of = |me: NodeId, states: &[(NodeId, Phase, NodeId)], waited| {
             let others: Vec<_> = states.iter().filter(|(node, ..)| *node != me).copied().collect();
-            decide(&config(me), &views(&others), waited)
+            decide(&config(me), ALL, &views(&others), waited)
         };
         assert_eq!(of(1, &both, Duration::ZERO), Decision::Start);
         assert!(matches!(of(2, &both, LONG), Decision::Wait(_)));
@@ -283,9 +324,17 @@ mod tests {
     }
 
     #[test]
+    fn who_is_no_member_does_not_count() {
+        let stranger = views(&[(2, Phase::Waiting, 0), (3, Phase::Outside, 0)]);
+        assert_eq!(decide(&config(1), &[1], &BTreeMap::new(), LONG), Decision::Start, "it is the only member");
+        assert!(matches!(decide(&config(1), &[1, 3], &stranger, LONG), Decision::Wait(_)), "half is no majority");
+        assert_eq!(decide(&config(1), &[1, 2], &stranger, LONG), Decision::Start);
+    }
+
+    #[test]
     fn nobody_starts_beside_a_node_that_takes_part() {
         let views = views(&[(2, Phase::Waiting, 0), (3, Phase::Running, 0)]);
-        assert!(matches!(decide(&config(1), &views, LONG), Decision::Wait(_)));
+        assert!(matches!(decide(&config(1), ALL, &views, LONG), Decision::Wait(_)));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Where messages go and which node has which session is replicated by the official plugin `rmqtt-cluster-raft`, in
 //! memory. It leaves open what happens when nodes come and go; that is filled in here, from the outside:
 //!
-//! - [`formation`]: the plugin is started only when it is certain whether this node joins a cluster or starts one.
+//! - [`formation`]: the plugin is started only by members of the user directory, and only when it is certain whether this node joins
+//!   a cluster or starts one.
 //! - [`liveness`]: the nodes ask each other whether they are alive, and how far they are.
 //! - [`watch`]: whether the cluster works, for `/ready`; and when only a new process helps, which the launcher then makes.
 //! - [`failover`], [`router`], [`hooks`]: in front of the engine's table of sessions and routes. What the plugin refuses
@@ -17,6 +18,7 @@
 //! - [`sweep`]: routes and sessions that do not fit together any more.
 //! - [`unrouted`]: what the routing cluster does not know of for a while, the nodes tell each other directly.
 //! - [`nodelay`]: what its nodes answer each other leaves at once.
+//! - [`voters`]: a node that is no member any more votes no longer.
 //! - [`sessions`]: the sessions of all nodes, for the API.
 //!
 //! The nodes speak through the internal service `routes` ([`wire`]), and through the engine's own calls.
@@ -43,6 +45,7 @@ mod stale;
 mod sweep;
 mod takeover;
 mod unrouted;
+mod voters;
 mod watch;
 mod wire;
 

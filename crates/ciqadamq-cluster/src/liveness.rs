@@ -112,7 +112,7 @@ impl Liveness {
             own: Mutex::new(NodeState {
                 node,
                 boot,
-                phase: Phase::Waiting,
+                phase: Phase::Outside,
                 leader: 0,
                 unrouted: 0,
                 strays: false,

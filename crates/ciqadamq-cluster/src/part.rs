@@ -6,32 +6,23 @@ use async_trait::async_trait;
 use ciqadamq_core::{ClusterPart, MembersError, NodeId, RaftPeer, RaftRole, RaftView};
 
 use crate::cluster::Cluster;
+use crate::voters::RoutesRaft;
 use crate::watch::Verdict;
 use crate::wire::Phase;
 
 /// The name among the replicated parts.
 pub const PART: &str = "routes";
 
-/// Describes the routing cluster. Its members come from the configuration.
+/// Describes the routing cluster. Its members are those of the user directory.
 pub struct RoutesPart(pub Arc<Cluster>);
 
-const FROM_CONFIG: &str = "the members of the routing cluster come from cluster.node_grpc_addrs and \
-    cluster.raft_peer_addrs; change these on every node and restart one after the other";
+const FROM_USERS: &str = "the members of the routing cluster are those of the user directory";
 
 #[async_trait]
 impl ClusterPart for RoutesPart {
     fn raft(&self) -> RaftView {
         let (own, views) = (self.0.liveness.own(), self.0.liveness.views());
-        let role = match (own.phase, own.leader) {
-            (Phase::Running, leader) if leader == own.node => RaftRole::Leader,
-            (Phase::Running, 0) => RaftRole::Candidate,
-            (Phase::Running, _) => RaftRole::Follower,
-            _ => RaftRole::Out,
-        };
-        let takes_part = |node: &NodeId| {
-            *node == own.node && own.phase == Phase::Running
-                || views.get(node).and_then(|view| view.alive()).is_some_and(|state| state.phase == Phase::Running)
-        };
+        let raft = self.0.raft.lock().clone().filter(|_| own.phase == Phase::Running);
         let problem = match self.0.state() {
             Verdict::Works { .. } => None,
             Verdict::Waits(why) | Verdict::Restart(why) => Some(why),
@@ -44,14 +35,14 @@ impl ClusterPart for RoutesPart {
             lag: None,
         };
         RaftView {
-            role,
+            role: raft.as_ref().map_or(RaftRole::Out, RoutesRaft::role),
             leader: (own.leader != 0).then_some(own.leader),
-            // rmqtt-cluster-raft tells neither terms nor indexes.
+            // rmqtt-raft tells neither terms nor indexes.
             term: None,
             last_log_index: None,
             committed_index: None,
             applied_index: None,
-            voters: self.0.config.nodes.iter().copied().filter(takes_part).collect(),
+            voters: raft.map(|raft| raft.voters()).unwrap_or_default(),
             learners: Vec::new(),
             problem,
             peers: views.iter().map(peer).collect(),
@@ -59,10 +50,10 @@ impl ClusterPart for RoutesPart {
     }
 
     async fn add_member(&self, _: NodeId, _: &str) -> Result<(), MembersError> {
-        Err(MembersError::Refused(FROM_CONFIG.into()))
+        Err(MembersError::Refused(FROM_USERS.into()))
     }
 
     async fn remove_member(&self, _: NodeId) -> Result<(), MembersError> {
-        Err(MembersError::Refused(FROM_CONFIG.into()))
+        Err(MembersError::Refused(FROM_USERS.into()))
     }
 }

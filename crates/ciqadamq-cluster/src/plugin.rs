@@ -73,6 +73,7 @@ impl Plugin for ClusterPlugin {
         self.cluster.connect();
         // All run as long as the process: the plugin cannot be stopped.
         tokio::spawn(self.cluster.clone().watch());
+        tokio::spawn(self.cluster.clone().keep_voters());
         tokio::spawn(self.cluster.clone().sweep());
         tokio::spawn(self.cluster.clone().look_for_unrouted());
         tokio::spawn(self.cluster.clone().hear_of_unrouted());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ciqadamq_core::NodeId;
 
-use crate::config::ClusterConfig;
+use crate::formation::majority;
 use crate::liveness::View;
 use crate::wire::Phase;
 
@@ -51,15 +51,15 @@ enum Trouble {
 }
 
 impl Watch {
-    /// Looks once. `leader` is who leads as far as this node's raft knows, 0 for nobody.
+    /// Looks once. `members` are all that may take part, `leader` is who leads as far as this node's raft knows, 0 for nobody.
     pub fn look(
         &mut self,
-        config: &ClusterConfig,
+        members: &[NodeId],
         leader: NodeId,
         views: &BTreeMap<NodeId, View>,
         now: Instant,
     ) -> Verdict {
-        let (trouble, why) = match trouble(config, leader, views) {
+        let (trouble, why) = match trouble(members, leader, views) {
             Ok(()) => {
                 self.trouble = None;
                 return Verdict::Works { leader };
@@ -86,12 +86,13 @@ impl Watch {
 }
 
 fn trouble(
-    config: &ClusterConfig,
+    members: &[NodeId],
     leader: NodeId,
     views: &BTreeMap<NodeId, View>,
 ) -> Result<(), (Option<Trouble>, String)> {
     let alive: Vec<_> = views.values().filter_map(View::alive).collect();
-    let running = || alive.iter().filter(|state| state.phase == Phase::Running);
+    // Who was taken out has a voice no longer, even if it goes on for a moment.
+    let running = || alive.iter().filter(|state| state.phase == Phase::Running && members.contains(&state.node));
     let follow = |whom: NodeId| running().filter(|state| state.leader == whom).count();
     // One that leads and says so.
     let other = running()
@@ -120,12 +121,11 @@ fn trouble(
             return Err((Some(Trouble::Split(other)), why));
         }
     }
-    match here {
-        here if here >= config.majority() => Ok(()),
-        here => {
-            Err((None, format!("{here} of {} nodes take part, {} are needed", config.nodes.len(), config.majority())))
-        }
+    let needed = majority(members);
+    if here >= needed {
+        return Ok(());
     }
+    Err((None, format!("{here} of {} nodes take part, {needed} are needed", members.len())))
 }
 
 #[cfg(test)]
@@ -133,9 +133,7 @@ mod tests {
     use super::*;
     use crate::wire::NodeState;
 
-    fn config() -> ClusterConfig {
-        crate::formation::test_config(1)
-    }
+    const ALL: &[NodeId] = &[1, 2, 3];
 
     fn views(states: &[(NodeId, Phase, NodeId)]) -> BTreeMap<NodeId, View> {
         let said = |&(node, phase, leader)| {
@@ -146,8 +144,8 @@ mod tests {
 
     fn lasting(leader: NodeId, states: &[(NodeId, Phase, NodeId)]) -> (Verdict, Verdict) {
         let (mut watch, start) = (Watch::default(), Instant::now());
-        let first = watch.look(&config(), leader, &views(states), start);
-        (first, watch.look(&config(), leader, &views(states), start + Duration::from_secs(60)))
+        let first = watch.look(ALL, leader, &views(states), start);
+        (first, watch.look(ALL, leader, &views(states), start + Duration::from_secs(60)))
     }
 
     #[test]
@@ -169,9 +167,9 @@ mod tests {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let leaderless = views(&[(2, Phase::Running, 0), (3, Phase::Waiting, 0)]);
         let elected = views(&[(2, Phase::Running, 2), (3, Phase::Waiting, 0)]);
-        assert!(matches!(watch.look(&config(), 0, &leaderless, start), Verdict::Waits(_)));
-        assert!(matches!(watch.look(&config(), 2, &elected, start + Duration::from_secs(4)), Verdict::Works { .. }));
-        assert!(matches!(watch.look(&config(), 0, &leaderless, start + Duration::from_secs(60)), Verdict::Waits(_)));
+        assert!(matches!(watch.look(ALL, 0, &leaderless, start), Verdict::Waits(_)));
+        assert!(matches!(watch.look(ALL, 2, &elected, start + Duration::from_secs(4)), Verdict::Works { .. }));
+        assert!(matches!(watch.look(ALL, 0, &leaderless, start + Duration::from_secs(60)), Verdict::Waits(_)));
     }
 
     #[test]
@@ -188,7 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_alone_does_not_serve() {
+    fn a_leader_alone_does_not_serve_unless_it_is_the_only_member() {
         assert!(matches!(lasting(1, &[(2, Phase::Waiting, 0)]).1, Verdict::Waits(_)));
+        let alone = Watch::default().look(&[1], 1, &views(&[(2, Phase::Outside, 0)]), Instant::now());
+        assert_eq!(alone, Verdict::Works { leader: 1 });
     }
 }

@@ -153,4 +153,6 @@ pub enum Phase {
     Running,
     /// It is about to end.
     Leaving,
+    /// It is no member of the user directory yet, or has not caught up with it, and holds no part of a cluster.
+    Outside,
 }

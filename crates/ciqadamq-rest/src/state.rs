@@ -83,7 +83,8 @@ pub(crate) struct NodeState {
     pub(crate) rafts: BTreeMap<String, RaftState>,
 }
 
-/// A replicated part as a node sees it. What the node does not know is null.
+/// A replicated part as a node sees it. Terms and entries are left out where they cannot be known: always for `routes`, whose raft does not
+/// tell them.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[salvo(schema(name = RaftState))]
 pub(crate) struct RaftState {
@@ -92,14 +93,22 @@ pub(crate) struct RaftState {
     /// id of the node that leads
     leader: Option<u64>,
     /// the term
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(required = false))]
     term: Option<u64>,
     /// last entry of the log here
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(required = false))]
     last_log_index: Option<u64>,
     /// last entry known to be on a quorum
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(required = false))]
     committed_index: Option<u64>,
     /// last entry that took effect here
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(required = false))]
     applied_index: Option<u64>,
-    /// ids of the nodes that vote
+    /// ids of the nodes that vote, whether they answer or not
     voters: Vec<u64>,
     /// ids of the nodes that follow without a vote
     learners: Vec<u64>,
@@ -120,8 +129,12 @@ pub(crate) struct PeerState {
     /// whether it answered the last call; null if it was not called
     reachable: Option<bool>,
     /// last entry known to be in its log; only the leader knows
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(required = false))]
     matched_index: Option<u64>,
     /// entries it is behind; only the leader knows
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[salvo(schema(required = false))]
     lag: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ciqadamq_tests::mqtt::{Publish, unsubscribe};
-use ciqadamq_tests::{Account, Broker, Connect, Outcome, Version, eventually};
+use ciqadamq_tests::{Account, Broker, BrokerOptions, Cluster, Connect, Outcome, Version, eventually};
 
 /// The broker keeps 64 MiB free, and its log wants some 48.
 const SIZE: &str = "size=160m";
@@ -13,11 +13,13 @@ const SIZE: &str = "size=160m";
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// In the place of the directory of a broker that does not run. `None`, with a word, where mounting is not allowed.
-    fn mount(broker: &Broker) -> Option<Self> {
-        let at = broker.dir().join("data/sessions");
-        fs::remove_dir_all(&at).unwrap();
-        fs::create_dir(&at).unwrap();
+    /// In the place of a directory, such as `sessions`, of a broker that does not run. `None`, with a word, where mounting is not allowed.
+    fn mount(broker: &Broker, what: &str) -> Option<Self> {
+        let at = broker.dir().join("data").join(what);
+        if at.exists() {
+            fs::remove_dir_all(&at).unwrap();
+        }
+        fs::create_dir_all(&at).unwrap();
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "tmpfs"]).arg(&at).status();
         if mount.is_ok_and(|status| status.success()) {
             return Some(Self(at));
@@ -27,7 +29,18 @@ impl SmallDisk {
     }
 
     fn fill(&self) {
-        fs::write(self.0.join("ballast"), vec![0; 80 << 20]).unwrap();
+        self.fill_with(80 << 20);
+    }
+
+    /// Leaves so many bytes.
+    fn fill_but(&self, left: usize) {
+        let df = Command::new("df").args(["-B1", "--output=avail"]).arg(&self.0).output().unwrap();
+        let free: usize = String::from_utf8_lossy(&df.stdout).split_whitespace().last().unwrap().parse().unwrap();
+        self.fill_with(free - left);
+    }
+
+    fn fill_with(&self, bytes: usize) {
+        fs::write(self.0.join("ballast"), vec![0; bytes]).unwrap();
     }
 
     fn empty(&self) {
@@ -57,7 +70,7 @@ fn on_a_small_disk() -> Option<(Broker, SmallDisk, [Account; 2])> {
     let mut broker = Broker::start_default();
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     broker.sigterm();
-    let disk = SmallDisk::mount(&broker)?;
+    let disk = SmallDisk::mount(&broker, "sessions")?;
     broker.start_again();
     let (mut phone, _) = broker.connect(&phone_of(&ua)).accepted();
     phone.subscribe(&["chat/ua/x"]);
@@ -185,4 +198,34 @@ fn a_read_only_disk_is_named_at_the_start_and_left_alone() {
     let (mut phone, connack) = broker.connect(&connect).accepted();
     assert!(connack.session_present);
     phone.expect("chat/ua/x", "kept");
+}
+
+#[test]
+fn a_node_whose_disk_was_full_and_missed_changes_of_users_lets_nobody_in_before_it_has_caught_up() {
+    let mut cluster = Cluster::prepare(3, |_| BrokerOptions::new());
+    let Some(disk) = SmallDisk::mount(&cluster[3], "users") else { return };
+    for node in cluster.ids() {
+        cluster[node].spawn();
+    }
+    cluster.wait_ready();
+    let [gone, stays] = ["gone", "stays"].map(|name| cluster[1].user(name));
+    let enters =
+        |cluster: &Cluster, account: &Account| cluster[3].connect(&account.connect(Version::V5, &account.userid));
+    for account in [&gone, &stays] {
+        assert!(enters(&cluster, account).is_accepted());
+    }
+    // The users keep 8 MiB free.
+    disk.fill_but(4 << 20);
+    cluster[1].rest.delete_user(&gone.username);
+    cluster.wait_why(3, "users: changes of users are not taken");
+    for account in [&gone, &stays] {
+        assert!(!enters(&cluster, account).is_accepted(), "{} got in", account.username);
+    }
+    let new = cluster[2].user("new");
+    disk.empty();
+    cluster.wait_ready();
+    assert!(!enters(&cluster, &gone).is_accepted(), "a deleted user got in");
+    for account in [&stays, &new] {
+        assert!(enters(&cluster, account).is_accepted(), "{} does not get in", account.username);
+    }
 }

@@ -14,6 +14,7 @@
 //! | `audit` | who did what, in the log |
 //! | `cluster`, `failover`, `restarts` | several nodes as one broker, and what happens when some die |
 //! | `nodes` | what they say of each other, and how they are taken out and in |
+//! | `membership` | who has a vote on the routes, and gaps of a minute |
 //! | `haproxy` | HAProxy in front of them |
 //! | `hostile` | what attacks found |
 #![allow(clippy::unwrap_used)]
@@ -39,6 +40,7 @@ mod lifecycle;
 mod limits;
 mod main_job;
 mod malformed;
+mod membership;
 mod metrics;
 mod moved;
 mod names;

@@ -26,17 +26,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens the port, starts the engine's server behind it, and serves both for ever.
 pub(crate) async fn open(cluster: &Arc<Cluster>, addr: SocketAddr) -> anyhow::Result<()> {
-    let bind = || {
+    let listener = bind("cluster.grpc_laddr", addr)?;
+    let engine = start_engine(cluster).await?;
+    tokio::spawn(accept(cluster.clone(), listener, engine));
+    Ok(())
+}
+
+/// A listener there. `key` is the setting that has the address.
+pub(crate) fn bind(key: &str, addr: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listen = || {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         // A node that was killed must be able to come back at once.
         socket.set_reuseaddr(true)?;
         socket.bind(addr)?;
         socket.listen(1024)
     };
-    let listener = bind().with_context(|| format!("cluster.grpc_laddr: {addr} cannot be opened"))?;
-    let engine = start_engine(cluster).await?;
-    tokio::spawn(accept(cluster.clone(), listener, engine));
-    Ok(())
+    listen().with_context(|| format!("{key}: {addr} cannot be opened"))
 }
 
 /// The engine takes the port for granted as given, so a free one must be known before.
