@@ -334,6 +334,10 @@ impl Cluster {
                 self.moves()?.settled(&client_id, tag);
                 Answer::Done
             }
+            Ask::Stays { client_id, tag } => {
+                self.moves()?.stays(&client_id, tag);
+                Answer::Done
+            }
             Ask::Sessions(query) => {
                 let query = SessionQuery { limit: query.limit.min(LIST_MAX), ..query };
                 Answer::Sessions(self.deps.sessions.list(&query).await)

@@ -26,6 +26,13 @@ impl OtherMoves for Cluster {
         }
     }
 
+    async fn stays(&self, node: NodeId, client_id: &str, tag: MoveTag) {
+        let ask = Ask::Stays { client_id: client_id.to_owned(), tag };
+        if let Err(error) = self.ask(node, ask).await {
+            debug!(node, client_id, %error, "node has not heard that its session is not taken");
+        }
+    }
+
     async fn has_session(&self, client_id: &str) -> Option<bool> {
         let status = self.engine().ok()?.session_status(client_id).await;
         let Some(node) = status.map(|status| status.id.node_id) else { return Some(false) };
@@ -38,6 +45,7 @@ impl OtherMoves for Cluster {
             Err(_) => None,
         }
     }
+
     fn has_place(&self, client_id: &str) -> bool {
         let Ok(engine) = self.engine() else { return false };
         // The plugin looks into a map of its own, and waits for nothing.

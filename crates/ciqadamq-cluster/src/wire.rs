@@ -73,6 +73,13 @@ pub enum Ask {
         /// the client id
         client_id: String,
     },
+    /// Your session, which left under this tag, is not taken here.
+    Stays {
+        /// its client id
+        client_id: String,
+        /// what it is called
+        tag: MoveTag,
+    },
 }
 
 impl Ask {
@@ -96,7 +103,7 @@ pub enum Answer {
     Promised(bool),
     /// to [`Ask::Owner`]
     Owner(OwnerHere),
-    /// to [`Ask::Reclaim`] and [`Ask::Settled`]
+    /// to [`Ask::Reclaim`], [`Ask::Settled`] and [`Ask::Stays`]
     Done,
     /// to [`Ask::Sessions`]
     Sessions(Vec<SessionInfo>),

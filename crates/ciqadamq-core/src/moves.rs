@@ -19,6 +19,9 @@ pub trait Moves: Send + Sync {
     /// The session that left this node is on the other one's disk.
     fn settled(&self, client_id: &str, tag: MoveTag);
 
+    /// The session that left this node has not been taken by the other one, and will not be.
+    fn stays(&self, client_id: &str, tag: MoveTag);
+
     /// Whether this node has sessions on its disk that are not in use. Asked often.
     fn has_strays(&self) -> bool;
 
@@ -34,6 +37,9 @@ pub trait OtherMoves: Send + Sync {
 
     /// Tells `node` that its session is on this node's disk. Where that is not heard, it will ask.
     async fn settled(&self, node: NodeId, client_id: &str, tag: MoveTag);
+
+    /// Tells `node` that its session is not taken: the login has failed. Where that is not heard, it will ask.
+    async fn stays(&self, node: NodeId, client_id: &str, tag: MoveTag);
 
     /// Whether another node that is alive has a session with this client id; `None` if it gives no answer.
     async fn has_session(&self, client_id: &str) -> Option<bool>;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ciqadamq_tests::mqtt::{Event, Packet, Publish, kind};
 use ciqadamq_tests::{BrokerOptions, Client, Cluster, Outcome, Version, WAIT, eventually};
@@ -123,13 +123,19 @@ fn a_session_stays_where_it_was_if_the_other_node_cannot_keep_it() {
             publisher.publish_ok(TOPIC, &n.to_string(), 1);
         }
         cluster[2].connect(&connect).refused();
+        // Node 2 says that it has not taken it. It would be asked after ten seconds.
+        let since = Instant::now();
+        cluster[1].rest.wait_offline("phone");
+        assert!(since.elapsed() < Duration::from_secs(8), "{version:?}");
+        publisher.publish_ok(TOPIC, "6", 1);
+        cluster[2].connect(&connect).refused();
         // Nothing but its disk knows of it here.
         cluster.kill(1);
         cluster[1].spawn();
         cluster.wait_ready();
         let (mut phone, connack) = cluster[1].connect(&connect).accepted();
         assert!(connack.session_present, "{version:?}");
-        for n in 0..6 {
+        for n in 0..7 {
             let message = phone.expect(TOPIC, &n.to_string());
             assert_eq!(message.dup, n == 0, "{version:?}");
             assert!(n > 0 || message.packet_id == sent.packet_id, "{version:?}");

@@ -14,6 +14,7 @@ use rmqtt::session::Session;
 use rmqtt::shared::Shared;
 use rmqtt::types::{ClientId, ConnectInfo, From, FromType, Id, MsgID, Publish, SubRelations, SubRelationsMap};
 use rmqtt::utils::timestamp_millis;
+use tokio::sync::Notify;
 use tracing::{error, warn};
 
 use super::begun::Begun;
@@ -51,6 +52,8 @@ pub(super) struct Keeper {
     pub(super) whose: Judge,
     /// Sessions that are in the store and not in use, and since when nothing is heard of them.
     pub(super) strays: DashMap<SessionNo, Instant>,
+    /// One of them is known to have come to nothing.
+    pub(super) due: Notify,
     /// Sessions of which another node was told that they were not taken here; held by whoever takes one. The last thousand.
     pub(super) denied: Mutex<VecDeque<MoveTag>>,
     /// Retained Messages are kept here too
@@ -147,6 +150,7 @@ impl Keeper {
             other_moves: deps.other_moves,
             whose: deps.whose,
             strays: DashMap::new(),
+            due: Notify::new(),
             denied: Mutex::default(),
             keeps_retained: deps.retained,
             kept: DashMap::new(),
@@ -295,7 +299,7 @@ impl Keeper {
         self.store.change(no, |record| {
             record.disconnected_at.get_or_insert(now);
         });
-        self.strays.insert(no, Instant::now());
+        self.settle_now(no);
     }
 
     async fn record(&self, session: &Session) -> anyhow::Result<SessionRecord> {

@@ -43,6 +43,7 @@ impl Keeper {
             warn!(client_id = &*by.client_id, from = info.id.node_id, reason, "session stays where it was");
             self.dismiss(by);
             self.store.end(no);
+            self.not_taken(info);
             return Err(error);
         }
         info!(

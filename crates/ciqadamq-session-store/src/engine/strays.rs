@@ -43,9 +43,14 @@ const ASK_AFTER: Duration = Duration::from_secs(10);
 /// Between two looks whether somebody is to be asked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Since when nothing is heard of a session that left before this process began.
+/// Since when nothing is heard of a session that left before this process began, or whose login is known to have failed.
 pub(super) fn long_ago() -> Instant {
     Instant::now().checked_sub(ASK_AFTER).unwrap_or_else(Instant::now)
+}
+
+/// The same for one of which something is to be heard at the next look.
+fn lately() -> Instant {
+    Instant::now().checked_sub(ASK_AFTER.saturating_sub(LOOK_EVERY)).unwrap_or_else(Instant::now)
 }
 
 fn tag(id: &Id) -> MoveTag {
@@ -92,10 +97,30 @@ impl Keeper {
         });
     }
 
+    /// The login that was to take a session of another node has failed, and it is not in this node's store: tells the other one.
+    pub(super) fn not_taken(&self, info: &OfflineInfo) {
+        let (from, tag, client_id) = (info.id.node_id, tag(&info.id), info.id.client_id.clone());
+        if let Some(others) = self.other_moves.clone() {
+            tokio::spawn(async move { others.stays(from, &client_id, tag).await });
+        }
+    }
+
+    /// It is known of a session that no login has taken it. It goes on at once: what is published for it meanwhile is not kept.
+    pub(super) fn settle_now(&self, no: SessionNo) {
+        self.strays.insert(no, long_ago());
+        self.due.notify_one();
+    }
+
     /// The session of this client id, if it is not in use.
     fn find_stray(&self, client_id: &str) -> Option<SessionNo> {
         let no = self.store.find(client_id).filter(|_| self.kept(client_id).is_none())?;
         self.store.record(no).filter(|record| !record.arriving).map(|_| no)
+    }
+
+    /// The session that left this node under this tag, if it is here still.
+    fn find_leaving(&self, client_id: &str, tag: MoveTag) -> Option<SessionNo> {
+        let no = self.store.find(client_id)?;
+        self.store.record(no)?.leaving.filter(|leaving| leaving.tag == tag).map(|_| no)
     }
 
     /// Refuses a login whose client id has a session that is not in use, and somebody else's.
@@ -159,7 +184,8 @@ impl SessionKeeper {
     /// Finds out what became of sessions that are not in use, for ever. `adopt` is asked for those that come back.
     pub async fn settle_strays(self: Arc<Self>, adopt: Adopt) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            // Not waiting longer where one is known to have come to nothing.
+            drop(tokio::time::timeout(LOOK_EVERY, self.keeper.due.notified()).await);
             let due = self.keeper.strays.iter().filter(|since| since.elapsed() >= ASK_AFTER).map(|since| *since.key());
             for no in due.collect::<Vec<_>>() {
                 self.settle(no, &adopt).await;
@@ -189,8 +215,9 @@ impl SessionKeeper {
                 Ok(true) => drop(strays.remove(&no)),
                 Ok(false) => self.keeper.let_go(no),
                 Err(error) => {
+                    // The login that failed may hold its place for a moment.
                     debug!(no, %error, "session that no login has taken is not back yet");
-                    strays.insert(no, Instant::now());
+                    strays.insert(no, lately());
                 }
             },
             None => drop(strays.insert(no, Instant::now())),
@@ -234,11 +261,14 @@ impl Moves for SessionKeeper {
     }
 
     fn settled(&self, client_id: &str, tag: MoveTag) {
-        let leaving = |no| self.keeper.store.record(no).and_then(|record| record.leaving);
-        if let Some(no) = self.keeper.store.find(client_id)
-            && leaving(no).is_some_and(|leaving| leaving.tag == tag)
-        {
+        if let Some(no) = self.keeper.find_leaving(client_id, tag) {
             self.keeper.let_go(no);
+        }
+    }
+
+    fn stays(&self, client_id: &str, tag: MoveTag) {
+        if let Some(no) = self.keeper.find_leaving(client_id, tag) {
+            self.keeper.settle_now(no);
         }
     }
 
