@@ -68,12 +68,11 @@ impl GuardedEntry {
     async fn take_over(&mut self, clear_subscriptions: bool) -> Result<OfflineSession> {
         let handover = self.handovers.open(self.inner.id().client_id.clone());
         let since = Instant::now();
-        let mut is_without_task = false;
         while let (Some(session), Some(tx)) = (self.inner.session(), self.inner.tx()) {
             if !tx.is_closed() {
                 let old = session.id.clone();
                 let (diverted, mut diversion) = divert();
-                self.inner.set(session, diverted).await?;
+                self.inner.set(session.clone(), diverted).await?;
                 if !self.passing.all_before(PASSING_WAIT).await {
                     debug!(
                         client_id = &*self.inner.id().client_id,
@@ -89,16 +88,19 @@ impl GuardedEntry {
             // Its task has ended, and the engine is about to remove it: a client that reconnects at once must not be
             // refused for that, nor get the remains of a session that ended with its connection.
             if since.elapsed() >= ENDING_WAIT {
-                is_without_task = true;
+                // Or its CONNACK could not be written. The session store gives back what it is owed up to here; what comes from here on
+                // is diverted.
+                let (diverted, mut diversion) = divert();
+                self.inner.set(session, diverted).await?;
+                self.passing.all_before(PASSING_WAIT).await;
+                handover.absorb(&mut diversion);
                 break;
             }
             tokio::time::sleep(LOCK_RETRY).await;
         }
         let outcome = self.inner.kick(false, clear_subscriptions, false).await?;
-        if is_without_task && let OfflineSession::Exist(Some(info)) = &outcome {
-            // Its CONNACK could not be written. The session store has given back what it is owed, some of which may have arrived here,
-            // too, or be about to.
-            self.passing.all_before(PASSING_WAIT).await;
+        if let OfflineSession::Exist(Some(info)) = &outcome {
+            // What the session store has given back may have arrived here, too.
             handover.leave_out(&info.offline_messages);
         }
         match outcome {

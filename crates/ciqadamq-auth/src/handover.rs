@@ -86,7 +86,9 @@ impl OpenHandover {
 
     /// Leaves out of what arrived what is known to have waited. The session store's messages have a number each.
     pub(crate) fn leave_out(&self, waiting: &VecDeque<(From, Publish)>) {
-        if let State::Arriving(messages) = &mut *self.handover.0.lock() {
+        if let State::Arriving(messages) = &mut *self.handover.0.lock()
+            && !messages.is_empty()
+        {
             let known: HashSet<u32> = waiting.iter().filter_map(|(_, publish)| publish.delay_interval).collect();
             messages.retain(|(_, publish)| publish.delay_interval.is_none_or(|number| !known.contains(&number)));
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use async_trait::async_trait;
 use ciqadamq_core::{
-    Arrivals, ClusterPart, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RemoteOwners,
-    RetainedCopies, Secret, ServiceError, SessionControl, SessionQuery, UserDirectory,
+    Arrivals, ClusterPart, Condition, Health, InternalService, LocalOwners, Moves, NodeId, Peers, RaftRole,
+    RemoteOwners, RetainedCopies, Secret, ServiceError, SessionControl, SessionQuery, UserDirectory,
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -310,7 +310,8 @@ impl Cluster {
             Ask::State { from: _, dead } => {
                 self.liveness.heard(&dead);
                 let strays = self.moves.get().is_some_and(|moves| moves.has_strays());
-                Answer::State(NodeState { strays, serves: self.serves(), ..self.liveness.own() })
+                let out = self.deps.users.raft().role == RaftRole::Out;
+                Answer::State(NodeState { strays, serves: self.serves(), out, ..self.liveness.own() })
             }
             Ask::Unrouted => Answer::Unrouted(self.unrouted.own()),
             Ask::Heirs { of } => Answer::Heirs(self.heirs.of(of)),

@@ -281,6 +281,7 @@ mod tests {
                     unrouted: 0,
                     strays: false,
                     serves: false,
+                    out: false,
                 };
                 (*node, View::said(state))
             })

@@ -18,6 +18,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// A node that gave no answer for so long, though asked so often, is dead. Half a second would do on a quiet machine.
 const DEAD_AFTER: Duration = Duration::from_millis(1500);
 const DEAD_MISSES: u32 = 3;
+/// A node that is no member, and has been none for so long, counts as dead. It says so for a moment where the members find each other.
+const OUT_AFTER: Duration = Duration::from_secs(3);
 /// How long nodes that are started together may differ in being there. One that takes longer is not waited for.
 const ALL_START: Duration = Duration::from_secs(30);
 /// For how long a node remembers that another one held it for dead.
@@ -35,12 +37,22 @@ pub struct View {
     /// It was seen to serve, if only once.
     has_served: bool,
     answered: Instant,
+    /// Since when it says that it is no member.
+    out_since: Option<Instant>,
     misses: u32,
 }
 
 impl View {
     fn new() -> Self {
-        Self { state: None, dead_since: None, came: None, has_served: false, answered: Instant::now(), misses: 0 }
+        Self {
+            state: None,
+            dead_since: None,
+            came: None,
+            has_served: false,
+            answered: Instant::now(),
+            out_since: None,
+            misses: 0,
+        }
     }
 
     /// What it said, unless it is dead.
@@ -48,9 +60,23 @@ impl View {
         self.state.as_ref().filter(|_| self.dead_since.is_none())
     }
 
+    /// Whether it says for long enough that it is no member.
+    fn is_out(&mut self, now: Instant) -> bool {
+        now.duration_since(*self.out_since.get_or_insert(now)) >= OUT_AFTER
+    }
+
     fn note(&mut self, answer: Result<NodeState, String>, now: Instant) -> Change {
         match answer {
+            Ok(state) if state.out && self.is_out(now) => {
+                (self.answered, self.misses, self.state) = (now, 0, Some(state));
+                if self.dead_since.is_some() {
+                    return Change::None;
+                }
+                self.dead_since = Some(now);
+                Change::Out
+            }
             Ok(state) => {
+                self.out_since = self.out_since.filter(|_| state.out);
                 let back = self.dead_since.take().is_some() || self.state.is_none();
                 let restarted = self.state.as_ref().is_some_and(|old| old.boot != state.boot);
                 self.has_served |= state.serves;
@@ -67,6 +93,7 @@ impl View {
                 }
             }
             Err(reason) => {
+                self.out_since = None;
                 self.misses = self.misses.saturating_add(1);
                 let silent = now.duration_since(self.answered);
                 if self.dead_since.is_none() && self.misses >= DEAD_MISSES && silent >= DEAD_AFTER {
@@ -82,6 +109,8 @@ impl View {
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     None,
+    /// It is no member.
+    Out,
     Died {
         /// what became of the last question
         reason: String,
@@ -117,6 +146,7 @@ impl Liveness {
                 unrouted: 0,
                 strays: false,
                 serves: false,
+                out: false,
             }),
             begun: Instant::now(),
             views: RwLock::new(others.map(|node| (node, View::new())).collect()),
@@ -257,6 +287,7 @@ impl Liveness {
                     let silent_ms = silent.as_millis() as u64;
                     warn!(node, silent_ms, reason, "node does not answer: held for dead");
                 }
+                Change::Out => info!(node, "node is no member: it counts as dead"),
                 Change::Back => info!(node, "node answers"),
                 Change::Restarted => info!(node, "node was restarted"),
                 Change::None => {}
@@ -289,7 +320,16 @@ mod tests {
     use super::*;
 
     fn state(boot: u64) -> Result<NodeState, String> {
-        Ok(NodeState { node: 2, boot, phase: Phase::Running, leader: 1, unrouted: 0, strays: false, serves: false })
+        Ok(NodeState {
+            node: 2,
+            boot,
+            phase: Phase::Running,
+            leader: 1,
+            unrouted: 0,
+            strays: false,
+            serves: false,
+            out: false,
+        })
     }
 
     fn miss() -> Result<NodeState, String> {
@@ -308,6 +348,20 @@ mod tests {
         assert_eq!(died, Change::Died { reason: "no answer".into(), silent: DEAD_AFTER });
         assert!(view.alive().is_none());
         assert_eq!(view.note(state(1), start + DEAD_AFTER * 2), Change::Back);
+        assert!(view.alive().is_some());
+    }
+
+    #[test]
+    fn a_node_that_is_no_member_is_dead_until_it_is_one() {
+        let out = |out| state(1).map(|state| NodeState { out, ..state });
+        let mut view = View::new();
+        let start = Instant::now();
+        assert_eq!(view.note(out(true), start), Change::Back);
+        assert_eq!(view.note(out(true), start + OUT_AFTER / 2), Change::None, "it may be one in a moment");
+        assert_eq!(view.note(out(true), start + OUT_AFTER), Change::Out);
+        assert!(view.alive().is_none() && view.dead_since.is_some());
+        assert_eq!(view.note(out(true), start + OUT_AFTER * 2), Change::None);
+        assert_eq!(view.note(out(false), start + OUT_AFTER * 3), Change::Back);
         assert!(view.alive().is_some());
     }
 

@@ -128,6 +128,7 @@ impl Cluster {
     async fn take_out(&self, raft: &RoutesRaft, node: NodeId) -> anyhow::Result<()> {
         // Whoever leads without a quorum knows the members of another day.
         self.deps.directory.up_to_date().await?;
+        anyhow::ensure!(self.strangers(raft).contains(&node), "it was taken in meanwhile, or another node leads");
         let leader = raft.leader_id;
         let known = raft.peers.get(&leader).and_then(Option::as_ref).map(|voter| voter.addr.clone());
         let prefix = format!("{leader}@");

@@ -137,7 +137,19 @@ mod tests {
 
     fn views(states: &[(NodeId, Phase, NodeId)]) -> BTreeMap<NodeId, View> {
         let said = |&(node, phase, leader)| {
-            (node, View::said(NodeState { node, boot: 1, phase, leader, unrouted: 0, strays: false, serves: false }))
+            (
+                node,
+                View::said(NodeState {
+                    node,
+                    boot: 1,
+                    phase,
+                    leader,
+                    unrouted: 0,
+                    strays: false,
+                    serves: false,
+                    out: false,
+                }),
+            )
         };
         states.iter().map(said).collect()
     }

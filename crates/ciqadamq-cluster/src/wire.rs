@@ -147,6 +147,8 @@ pub struct NodeState {
     pub strays: bool,
     /// its sessions are all there, and it lets clients in
     pub serves: bool,
+    /// It is no member of the user directory: not taken in yet, taken out, or with an empty disk. Nothing comes back with it.
+    pub out: bool,
 }
 
 /// How far a node is.

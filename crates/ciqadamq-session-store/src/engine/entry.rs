@@ -235,6 +235,7 @@ impl Entry for KeptEntry {
         let takes_over = !matches!(taking, Taking::Nothing);
         let lost_its_task = self.inner.tx().is_some_and(|tx| tx.is_closed());
         let adrift = self.keeper.same(&id).filter(|kept| lost_its_task && kept.live.begun.is_unanswered());
+        let was_there = self.keeper.same(&id).is_some();
         self.keeper.keep(&session, taking).await;
         if takes_over {
             self.follow(&session, &tx).await;
@@ -244,9 +245,13 @@ impl Entry for KeptEntry {
         if let Some(kept) = adrift.filter(|_| set.is_ok()) {
             self.fall_asleep(&kept);
         }
-        // The login has failed. Not of a session that was only to be given another channel.
+        // The login has failed. Not of a session that was only to be given another channel, or another task.
         if set.is_err() && id == self.inner.id() {
-            if goes_on { self.keeper.unclaimed(&id) } else { self.keeper.forget_same(&id) }
+            if goes_on {
+                self.keeper.unclaimed(&id);
+            } else if !was_there {
+                self.keeper.forget_same(&id);
+            }
         }
         set
     }

@@ -4,9 +4,11 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use rmqtt::codec::types::{Publish as Packet, QoS};
 use rmqtt::inflight::{MomentStatus, OutInflightMessage};
 use rmqtt::session::{OfflineInfo, Session, SessionState as EngineSession};
+use rmqtt::shared::Entry;
 use rmqtt::types::{
     ClientId, ConnectInfo, DisconnectInfo, From, Id, ListenerConfig, Publish, SessionSubMap, SessionSubs, Subscriptions,
 };
@@ -18,7 +20,7 @@ use super::codec::{Decoder, decode_connection, decode_options};
 use super::dormant::{self, Dormant};
 use super::plugin::SessionKeeper;
 use super::strays::long_ago;
-use crate::{Owed, Owner, SessionNo, SessionState, Stage, Store};
+use crate::{Owed, Owner, SessionNo, SessionRecord, SessionState, Stage, Store};
 
 /// Whether an owner still has the right to its session; if so, whoever looks after rights knows the session from now on.
 pub type Adopt = Arc<dyn Fn(&Owner, &Id) -> bool + Send + Sync>;
@@ -44,7 +46,7 @@ impl SessionKeeper {
         let began = Instant::now();
         let store = &self.keeper.store;
         let mut outcome = Restored::default();
-        let (mut with_will, mut others, mut contested) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut with_will, mut others) = (Vec::new(), Vec::new());
         for no in store.sessions() {
             self.keeper.there_is_one();
             let pending = store.session(no).is_some_and(|session| session.record.will_pending);
@@ -74,10 +76,11 @@ impl SessionKeeper {
             }
             let client_id = state.record.client_id.clone();
             if self.keeper.other_moves.as_ref().is_some_and(|others| others.has_place(&client_id)) {
-                contested.push((no, client_id));
+                // Its client has begun anew on another node, or a login there has come to nothing. Nobody waits for the answer.
+                self.keeper.settle_now(no);
                 continue;
             }
-            match self.restore_one(no, state, &adopt, false).await {
+            match self.restore_one(no, state, &adopt, None).await {
                 Ok(Some(messages)) => {
                     outcome.sessions += 1;
                     outcome.messages += messages;
@@ -92,12 +95,6 @@ impl SessionKeeper {
                 }
             }
         }
-        // Their clients have begun anew on other nodes, or a login there has come to nothing.
-        for (no, client_id) in contested {
-            self.keeper.strays.insert(no, long_ago());
-            self.settle(no, &adopt).await;
-            outcome.sessions += usize::from(self.keeper.kept(&client_id).is_some());
-        }
         info!(
             sessions = outcome.sessions,
             messages = outcome.messages,
@@ -110,14 +107,39 @@ impl SessionKeeper {
         Ok(outcome)
     }
 
-    /// Puts a session back whose place another node may hold, which does not have it. `false` if nobody has the right to it.
+    /// Puts a session back whose place another node or a login may hold, which does not have it. `false` if nobody has the right to
+    /// it.
+    ///
+    /// # Errors
+    /// If it is not what it was before its place was this node's: then a login has taken it.
     pub(super) async fn restore_contested(
         &self,
         no: SessionNo,
-        state: SessionState,
+        before: &SessionRecord,
         adopt: &Adopt,
     ) -> anyhow::Result<bool> {
-        Ok(self.restore_one(no, state, adopt, true).await?.is_some())
+        let (_, id) = self.connection(before)?;
+        let place = self.place(&id).await?;
+        let state = self.keeper.store.session(no).filter(|state| state.record.leaving == before.leaving);
+        let mut state = state.context("a login has taken it")?;
+        state.record.leaving = None;
+        Ok(self.restore_one(no, state, adopt, Some(place)).await?.is_some())
+    }
+
+    /// How the client of a session was connected, and who it is from now on.
+    fn connection(&self, record: &SessionRecord) -> anyhow::Result<(ConnectInfo, Id)> {
+        let connection =
+            decode_connection(&record.connection).context("its connection was written by another version")?;
+        let old = connection.id().clone();
+        let id = Id::new(
+            self.keeper.scx.node.id(),
+            old.lid,
+            old.local_addr,
+            old.remote_addr,
+            ClientId::from(record.client_id.as_str()),
+            record.owner.username.as_deref().map(Into::into),
+        );
+        Ok((connection, id))
     }
 
     async fn restore_one(
@@ -125,27 +147,18 @@ impl SessionKeeper {
         no: SessionNo,
         state: SessionState,
         adopt: &Adopt,
-        is_contested: bool,
+        place: Option<Box<dyn Entry>>,
     ) -> anyhow::Result<Option<usize>> {
         let now = timestamp_millis();
         let scx = &self.keeper.scx;
         let store = &self.keeper.store;
         let record = &state.record;
-        let connection = decode_connection(&record.connection)
-            .ok_or_else(|| anyhow::anyhow!("its connection was written by another version"))?;
-        let old = connection.id().clone();
-        let id = Id::new(
-            scx.node.id(),
-            old.lid,
-            old.local_addr,
-            old.remote_addr,
-            ClientId::from(record.client_id.as_str()),
-            record.owner.username.as_deref().map(Into::into),
-        );
+        let (connection, id) = self.connection(record)?;
+        // Who holds a place holds it under this name.
+        let id = place.as_ref().map_or(id, |place| place.id());
         if !adopt(&record.owner, &id) {
             return Ok(None);
         }
-        let place = if is_contested { Some(self.place(&id).await?) } else { None };
         let gone = (now - record.disconnected_at.unwrap_or(now)).max(0);
         let left = Duration::from_secs(record.expiry_secs.into()).saturating_sub(Duration::from_millis(gone as u64));
         let connection = Arc::new(reduced(connection, id.clone(), record.expiry_secs, record.will_pending, gone));

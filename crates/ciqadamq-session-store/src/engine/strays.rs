@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use ciqadamq_core::{MoveTag, Moves, NodeId, UserChange, UserObserver};
+use futures::StreamExt as _;
 use rmqtt::session::OfflineInfo;
 use rmqtt::types::Id;
 use rmqtt::utils::timestamp_millis;
@@ -20,7 +21,7 @@ use super::keeper::{Keeper, Kept};
 use super::plugin::SessionKeeper;
 use super::restore::{Adopt, offline_info};
 use crate::records::remember;
-use crate::{Leaving, Millis, Owner, SessionNo, SessionState};
+use crate::{Leaving, Millis, Owner, SessionNo, SessionRecord, SessionState};
 
 /// Whose a session is that is not in use, for who logs in with its client id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,9 @@ const FOREIGN: &str = "the client id belongs to another user's session";
 const ASK_AFTER: Duration = Duration::from_secs(10);
 /// Between two looks whether somebody is to be asked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// So many are settled at a time.
+const AT_ONCE: usize = 64;
 
 /// Since when nothing is heard of a session that left before this process began, or whose login is known to have failed.
 pub(super) fn long_ago() -> Instant {
@@ -187,13 +191,13 @@ impl SessionKeeper {
             // Not waiting longer where one is known to have come to nothing.
             drop(tokio::time::timeout(LOOK_EVERY, self.keeper.due.notified()).await);
             let due = self.keeper.strays.iter().filter(|since| since.elapsed() >= ASK_AFTER).map(|since| *since.key());
-            for no in due.collect::<Vec<_>>() {
-                self.settle(no, &adopt).await;
-            }
+            // One whose place is held waits for that, and keeps no other waiting.
+            let due = futures::stream::iter(due.collect::<Vec<_>>());
+            due.for_each_concurrent(AT_ONCE, |no| self.settle(no, &adopt)).await;
         }
     }
 
-    pub(super) async fn settle(&self, no: SessionNo, adopt: &Adopt) {
+    async fn settle(&self, no: SessionNo, adopt: &Adopt) {
         let Keeper { store, strays, other_moves, .. } = &*self.keeper;
         let Some(record) = store.record(no).filter(|record| self.keeper.kept(&record.client_id).is_none()) else {
             // It has ended, or its client has come.
@@ -211,7 +215,7 @@ impl SessionKeeper {
         };
         match outcome {
             Some(true) => self.keeper.let_go(no),
-            Some(false) => match self.bring_back(no, adopt).await {
+            Some(false) => match self.bring_back(no, &record, adopt).await {
                 Ok(true) => drop(strays.remove(&no)),
                 Ok(false) => self.keeper.let_go(no),
                 Err(error) => {
@@ -225,18 +229,16 @@ impl SessionKeeper {
     }
 
     /// Goes on with a session that the other node has not taken; `false` if there is a newer one, or nobody has the right to it.
-    async fn bring_back(&self, no: SessionNo, adopt: &Adopt) -> anyhow::Result<bool> {
-        let Some(mut state) = self.keeper.store.session(no) else { return Ok(false) };
-        let client_id = state.record.client_id.clone();
+    async fn bring_back(&self, no: SessionNo, record: &SessionRecord, adopt: &Adopt) -> anyhow::Result<bool> {
+        let client_id = &record.client_id;
         let others = self.keeper.other_moves.as_ref();
         if let Some(others) = others
-            && others.has_session(&client_id).await.ok_or_else(|| anyhow::anyhow!("who has it is not known"))?
+            && others.has_session(client_id).await.ok_or_else(|| anyhow::anyhow!("who has it is not known"))?
         {
             warn!(client_id, "session that was to move is out of date: its client has begun another one elsewhere");
             return Ok(false);
         }
-        state.record.leaving = None;
-        let back = self.restore_contested(no, state, adopt).await?;
+        let back = self.restore_contested(no, record, adopt).await?;
         if back {
             self.keeper.store.change(no, |record| record.leaving = None);
             info!(client_id, "session that no login has taken goes on here");
