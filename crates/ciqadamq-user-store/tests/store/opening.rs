@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ciqadamq_core::UserDirectory;
 use ciqadamq_user_store::{OpenError, StoreConfig, UserStore};
 
-use crate::support::{create, list, open, person};
+use crate::support::{create, list, open, person, sled};
 
 /// A closed store with this many users, and its directory.
 fn filled(dir: &Path, users: usize) -> PathBuf {
@@ -57,18 +57,18 @@ fn a_second_opening_is_refused_until_the_first_is_closed() {
 fn a_database_of_somebody_else_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("users");
-    let db = sled::open(&path).unwrap();
+    let db = sled(&path);
     db.insert("alice", "{}").unwrap();
     drop(db);
     assert!(matches!(refused(&path), OpenError::Foreign { .. }));
-    assert_eq!(sled::open(&path).unwrap().get("alice").unwrap().unwrap(), "{}");
+    assert_eq!(sled(&path).get("alice").unwrap().unwrap(), "{}");
 }
 
 #[test]
 fn a_newer_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path(), 3);
-    let db = sled::open(&path).unwrap();
+    let db = sled(&path);
     db.insert("format", &9u32.to_be_bytes()).unwrap();
     drop(db);
     assert!(matches!(refused(&path), OpenError::Version { found: 9, supported: 2, .. }));
@@ -85,7 +85,7 @@ fn a_damaged_record_is_found_at_the_start() {
     for (named, damage) in damages {
         let dir = tempfile::tempdir().unwrap();
         let path = filled(dir.path(), 5);
-        let db = sled::open(&path).unwrap();
+        let db = sled(&path);
         damage(&db.open_tree("users.0").unwrap());
         drop(db);
         let error = refused(&path);

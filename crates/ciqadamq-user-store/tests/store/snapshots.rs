@@ -6,7 +6,7 @@ use ciqadamq_core::{DirectoryError, Revision, User, UserDirectory, UserPatch};
 use ciqadamq_user_store::UserStore;
 use tokio::task::JoinSet;
 
-use crate::support::{Recorder, create, delete, list, open, person, update};
+use crate::support::{Recorder, create, delete, list, open, person, sled, update};
 
 async fn fill(store: &Arc<UserStore>, names: impl Iterator<Item = String>) {
     let mut tasks = JoinSet::new();
@@ -76,7 +76,7 @@ async fn a_snapshot_makes_the_same_users_elsewhere_and_tells_what_changed() {
 
 fn sled_trees(store: Arc<UserStore>, path: &std::path::Path) -> Vec<String> {
     drop(store);
-    let db = sled::open(path).unwrap();
+    let db = sled(path);
     let mut names: Vec<_> = db.tree_names().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     names.sort();
     names

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command as Process;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ciqadamq_core::{
     Command, PasswordHash, Revision, User, UserChange, UserDirectory, UserId, UserObserver, UserPatch, UserQuery,
@@ -14,6 +14,18 @@ use parking_lot::Mutex;
 
 pub fn open(path: &Path) -> Arc<UserStore> {
     UserStore::open(StoreConfig::at(path)).unwrap()
+}
+
+/// The database below a store that was dropped: sled lets go of its lock a moment after that.
+pub fn sled(path: &Path) -> sled::Db {
+    let since = Instant::now();
+    loop {
+        match sled::open(path) {
+            Ok(db) => return db,
+            Err(error) if since.elapsed() > Duration::from_secs(30) => panic!("{}: {error}", path.display()),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
 }
 
 pub fn name(text: &str) -> Username {
