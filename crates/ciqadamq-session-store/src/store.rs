@@ -523,9 +523,17 @@ impl Store {
         core.state.sessions.get(&no)?.inbound.iter().find(|inbound| inbound.packet_id == packet_id).copied()
     }
 
-    /// The oldest of them.
-    pub fn oldest_inbound(&self, no: SessionNo) -> Option<Inbound> {
-        self.inner.core.lock().state.sessions.get(&no)?.inbound.first().copied()
+    /// The oldest of them whose Packet Identifier is `among` some.
+    pub fn oldest_inbound(&self, no: SessionNo, among: impl Fn(u16) -> bool) -> Option<Inbound> {
+        let core = self.inner.core.lock();
+        core.state.sessions.get(&no)?.inbound.iter().find(|inbound| among(inbound.packet_id)).copied()
+    }
+
+    /// The Packet Identifiers of all of them, the oldest first.
+    pub fn inbound_ids(&self, no: SessionNo) -> Vec<u16> {
+        let core = self.inner.core.lock();
+        let all = core.state.sessions.get(&no).into_iter().flat_map(|session| &session.inbound);
+        all.map(|inbound| inbound.packet_id).collect()
     }
 
     /// The client has released it (PUBREL).

@@ -165,6 +165,57 @@ fn sent_again(broker: &mut Broker, version: Version, between: impl FnOnce(&mut B
 }
 
 #[test]
+fn a_pubrel_that_is_sent_again_releases_no_other_message() {
+    let release = |phone: &mut Client, id: u16| {
+        phone.send(&packet(kind::PUBREL, 2, &id.to_be_bytes()));
+        let answer = phone.next(WAIT);
+        assert!(
+            matches!(answer, Event::Packet(Packet::Ack { kind: kind::PUBCOMP, id: of, .. }) if of == id),
+            "{answer:?}"
+        );
+    };
+    let send = |phone: &mut Client, version, id: u16, dup| {
+        let message = Publish { dup, ..Publish::new("chatsync", id.to_string(), 2) };
+        phone.send(&publish(version, &message, id));
+        let answer = phone.next(WAIT);
+        assert!(
+            matches!(answer, Event::Packet(Packet::Ack { kind: kind::PUBREC, id: of, .. }) if of == id),
+            "{answer:?}"
+        );
+    };
+    let broker = Broker::start_default();
+    let mut watcher = broker.watch();
+    let ua = broker.user("ua");
+    for version in Version::COMMON {
+        let connect = ua.connect(version, "phone").persistent(600);
+        let (mut phone, _) = broker.connect(&connect).accepted();
+        (1..=4).for_each(|id| send(&mut phone, version, id, false));
+        release(&mut phone, 1);
+        // Its PUBCOMP, and the last two PUBRECs, are lost on the way, twice.
+        for _ in 0..2 {
+            phone.cut();
+            broker.rest.wait_offline("phone");
+            (phone, _) = broker.connect(&connect).accepted();
+            release(&mut phone, 1);
+            release(&mut phone, 2);
+            send(&mut phone, version, 3, true);
+            send(&mut phone, version, 4, true);
+        }
+        release(&mut phone, 3);
+        release(&mut phone, 4);
+        // A new one under an identifier of before.
+        send(&mut phone, version, 2, false);
+        release(&mut phone, 2);
+        phone.publish_ok("chatsync", "end", 2);
+        let seen: Vec<String> = watcher.seen().into_iter().map(|(_, text)| text).collect();
+        assert_eq!(seen, ["1", "2", "3", "4", "2", "end"], "{version:?}");
+        phone.disconnect();
+        broker.rest.delete("/api/v1/sessions/phone");
+        broker.rest.wait_gone("phone");
+    }
+}
+
+#[test]
 fn a_qos_2_message_sent_again_after_a_reconnect_is_delivered_once() {
     for version in Version::COMMON {
         sent_again(&mut Broker::start_default(), version, |broker| {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ciqadamq_core::{Arrival, MoveTag, OtherMoves, Principals};
@@ -95,6 +95,10 @@ pub(super) struct Live {
     harmless: AtomicU8,
     /// Packet Identifiers under which a QoS 2 message came on this connection
     pub(super) here: Mutex<HashSet<u16>>,
+    /// it has sent again what it sends again of the connections before
+    is_past_resending: AtomicBool,
+    /// PUBRELs that are for messages of the connections before
+    released_before: AtomicUsize,
     /// the next identifier for a delivery of which the store knows nothing
     spare: AtomicU16,
 }
@@ -370,12 +374,45 @@ impl Keeper {
         // On one connection the engine looks after it: what comes here under an identifier of this connection is new, for the
         // one before was released. And what is not marked as sent again was not sent before.
         let is_from_before = publish.dup && !kept.live.here.lock().contains(&packet_id);
+        if !publish.dup && !kept.live.is_past_resending.swap(true, Ordering::Relaxed) {
+            self.release_others(kept.no, &kept.live);
+        }
         kept.live.here.lock().insert(packet_id);
         let known = self.store.inbound(kept.no, packet_id);
         if let Some(inbound) = known.filter(|inbound| is_from_before && inbound.hash == hash) {
             return Exchange::Repeated(inbound.message);
         }
         Exchange::New(kept.no, Inbound { packet_id, hash, message: 0 })
+    }
+
+    /// A PUBREL has come, as far as can be told: for the oldest message of this connection. Without one it is for a message of a connection
+    /// before. Which is not known yet: it may be sent again because only its PUBCOMP was lost.
+    pub(super) fn released(&self, no: SessionNo, live: &Live) {
+        let here = live.here.lock();
+        match self.store.oldest_inbound(no, |id| here.contains(&id)) {
+            Some(oldest) => self.store.released(no, oldest.packet_id),
+            None => drop(live.released_before.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// A client sends again what it owes of the connections before, in order, and then what is new (MQTT-4.4.0, MQTT-4.6.0): what has not
+    /// come again has been released.
+    fn release_others(&self, no: SessionNo, live: &Live) {
+        self.release_some(no, live, usize::MAX);
+    }
+
+    /// The connection has ended: what has not come again on it was released by as many PUBRELs as have come.
+    pub(super) fn release_rest(&self, no: SessionNo, live: &Live) {
+        self.release_some(no, live, live.released_before.swap(0, Ordering::Relaxed));
+    }
+
+    /// Releases the oldest messages of the connections before.
+    fn release_some(&self, no: SessionNo, live: &Live, count: usize) {
+        if count > 0 {
+            let here = live.here.lock();
+            let others = self.store.inbound_ids(no).into_iter().filter(|id| !here.contains(id));
+            others.take(count).for_each(|id| self.store.released(no, id));
+        }
     }
 
     /// Keeps a message for its recipients; returns its ticket when it is as durable as promised.

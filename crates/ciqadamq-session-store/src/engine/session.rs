@@ -103,8 +103,8 @@ impl SessionLike for KeptSession {
         let Some(no) = self.no() else { return };
         self.received.take_down_late(self.inner.out_inflight()).await;
         let seen = self.received.live.seen.swap(false, Ordering::Relaxed) || ping;
-        if !seen && let Some(oldest) = self.keeper().store.oldest_inbound(no) {
-            self.keeper().store.released(no, oldest.packet_id);
+        if !seen {
+            self.keeper().released(no, &self.received.live);
         }
         if self.received.live.window.is_wide() {
             self.received.live.window.narrow(&self.inner).await;
@@ -114,6 +114,9 @@ impl SessionLike for KeptSession {
 
     async fn disconnected_set(&self, d: Option<Disconnect>, reason: Option<Reason>) -> Result<()> {
         self.received.live.see();
+        if let Some(no) = self.no() {
+            self.keeper().release_rest(no, &self.received.live);
+        }
         if let Some(disconnect) = &d
             && let Some(no) = self.no()
         {

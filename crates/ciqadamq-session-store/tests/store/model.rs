@@ -178,7 +178,7 @@ impl Model {
             }
             Op::Released(c) => {
                 let Some(no) = no(&name(*c)) else { return };
-                let Some(oldest) = store.oldest_inbound(no) else { return };
+                let Some(oldest) = store.oldest_inbound(no, |_| true) else { return };
                 store.released(no, oldest.packet_id);
                 self.all.sessions.get_mut(&name(*c)).unwrap().inbound.remove(0);
             }
