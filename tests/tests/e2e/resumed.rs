@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ciqadamq_tests::mqtt::{Event, Message, Packet, kind, packet};
-use ciqadamq_tests::{Broker, BrokerOptions, Client, Cluster, Connect, Version, WAIT, eventually};
+use ciqadamq_tests::{Broker, BrokerOptions, Client, Connect, Version, WAIT, eventually};
 
 const TOPIC: &str = "chat/ua/x";
 
@@ -54,19 +54,9 @@ impl Publisher {
 /// A session that has lost its connection before CONNACK, perhaps several times, with messages in all states.
 fn lost_before_connack(version: Version, between: impl FnOnce(&Broker, &Connect, &mut Publisher)) {
     let broker = Broker::start(slow_logins());
-    lost_before_connack_on(&broker, &broker, version, between);
-}
-
-/// The same on `broker`, and what is published on `other` for it.
-fn lost_before_connack_on(
-    broker: &Broker,
-    other: &Broker,
-    version: Version,
-    between: impl FnOnce(&Broker, &Connect, &mut Publisher),
-) {
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
     let connect = ua.connect(version, "phone").persistent(600);
-    let mut publisher = Publisher { client: other.client(&root, Version::V5, "publisher"), next: 0 };
+    let mut publisher = Publisher { client: broker.client(&root, Version::V5, "publisher"), next: 0 };
     let (mut phone, _) = broker.connect(&connect).accepted();
     assert_eq!(phone.try_subscribe(&[(TOPIC, 2)]), [2]);
     phone.auto_ack = false;
@@ -75,11 +65,11 @@ fn lost_before_connack_on(
     phone.cut();
     broker.rest.wait_offline("phone");
     publisher.publish(5);
-    break_before_connack(broker, &connect);
+    break_before_connack(&broker, &connect);
     publisher.publish(5);
-    between(broker, &connect, &mut publisher);
+    between(&broker, &connect, &mut publisher);
     // Some come while it logs in: a session without a task is waited for, for a second, by this login and the one before.
-    let phone = begin_login(broker, &connect);
+    let phone = begin_login(&broker, &connect);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(1_800) {
         publisher.publish(1);
@@ -100,25 +90,17 @@ fn lost_before_connack_on(
 #[test]
 fn what_waits_outlives_connections_that_break_before_connack() {
     for version in Version::COMMON {
-        lost_before_connack(version, break_again);
+        lost_before_connack(version, |broker, connect, publisher| {
+            // Each takes the session over from the one before.
+            for _ in 0..3 {
+                let client = begin_login(broker, connect);
+                publisher.publish(2);
+                client.stream.reset();
+                publisher.publish(2);
+            }
+            break_before_connack(broker, connect);
+        });
     }
-}
-
-/// Each takes the session over from the one before.
-fn break_again(broker: &Broker, connect: &Connect, publisher: &mut Publisher) {
-    for _ in 0..3 {
-        let client = begin_login(broker, connect);
-        publisher.publish(2);
-        client.stream.reset();
-        publisher.publish(2);
-    }
-    break_before_connack(broker, connect);
-}
-
-#[test]
-fn what_waits_outlives_connections_that_break_before_connack_in_a_cluster() {
-    let cluster = Cluster::start(3, |_| slow_logins());
-    lost_before_connack_on(&cluster[1], &cluster[2], Version::V5, break_again);
 }
 
 #[test]
