@@ -97,8 +97,11 @@ impl Router for RememberingRouter {
         let engine = &self.engine;
         let is_last = {
             let Some(mut subscribers) = engine.relations.get_mut(topic_filter) else { return Ok(false) };
-            // It may be a successor's subscription under the same Client Identifier.
-            if subscribers.get(&id.client_id).is_none_or(|(of, _)| *of != id) {
+            // It may be a successor's subscription under the same Client Identifier. A predecessor's goes with this one: the engine does
+            // not take it over if the client leaves the moment it is in, and whoever has the Client Identifier next would get what it
+            // was for.
+            let is_successors = |of: &Id| *of != id && of.create_time >= id.create_time;
+            if subscribers.get(&id.client_id).is_none_or(|(of, _)| is_successors(of)) {
                 return Ok(false);
             }
             subscribers.remove(&id.client_id);

@@ -101,6 +101,17 @@ fn id(node: NodeId, name: &str, lid: ListenerId) -> Id {
     Id::new(node, lid, None, None, ClientId::from(name), None)
 }
 
+/// Who comes with this Client Identifier when `before` is a moment ago.
+fn later(before: &Id, of: Id) -> Id {
+    loop {
+        let id = id(of.node_id, &of.client_id, of.lid);
+        if id.create_time > before.create_time {
+            return id;
+        }
+        std::thread::yield_now();
+    }
+}
+
 async fn set_online(scx: &ServerContext, id: &Id, online: bool) {
     let connection = Arc::new(ConnectInfo::from(id.clone()));
     let listener = Arc::new(Builder::new());
@@ -171,7 +182,9 @@ proptest! {
             let memo = Arc::new(Memo::new());
             let (ours, theirs) = (RememberingRouter::new(scx.clone(), memo), DefaultRouter::new(Some(scx.clone())));
             // The last one lives on another node.
-            let ids: Vec<_> = (0..CLIENTS).map(|n| id(if n == CLIENTS - 1 { 2 } else { 1 }, &format!("c{n}"), 1)).collect();
+            let all = || (0..CLIENTS).map(|n| id(if n == CLIENTS - 1 { 2 } else { 1 }, &format!("c{n}"), 1));
+            let predecessors: Vec<_> = all().collect();
+            let ids: Vec<_> = all().map(|id| later(&predecessors[CLIENTS - 1], id)).collect();
             for step in steps {
                 match step {
                     Step::Subscribe { filter, client, options } => {
@@ -179,8 +192,7 @@ proptest! {
                         theirs.add(FILTERS[filter], ids[client].clone(), options).await.unwrap();
                     }
                     Step::Unsubscribe { filter, client, is_predecessor } => {
-                        let known = &ids[client];
-                        let id = if is_predecessor { id(known.node_id, &known.client_id, 9) } else { known.clone() };
+                        let id = if is_predecessor { predecessors[client].clone() } else { ids[client].clone() };
                         let removed = ours.remove(FILTERS[filter], id.clone()).await.unwrap();
                         prop_assert_eq!(removed, theirs.remove(FILTERS[filter], id).await.unwrap());
                     }
@@ -302,4 +314,16 @@ async fn a_topic_name_that_is_none_is_an_error() {
     assert!(router.matches(id(1, "p", 1), &"a/#/b".into()).await.is_err());
     assert!(router.add("a/#/b", id(1, "a", 1), SubscriptionOptions::default()).await.is_err());
     assert_eq!(router.topics_tree().await, 0);
+}
+
+#[tokio::test]
+async fn what_a_predecessor_has_subscribed_ends_with_the_session_and_what_a_successor_has_does_not() {
+    let router = RememberingRouter::new(engine().await, Arc::new(Memo::new()));
+    let before = id(1, "phone", 1);
+    let after = later(&before, before.clone());
+    for (subscribes, ends, is_gone) in [(&before, &after, true), (&after, &before, false), (&after, &after, true)] {
+        router.add("chat/u1/#", subscribes.clone(), SubscriptionOptions::default()).await.unwrap();
+        assert_eq!(router.remove("chat/u1/#", ends.clone()).await.unwrap(), is_gone);
+        assert_eq!(gets(&router, "chat/u1/m", "phone").await, !is_gone);
+    }
 }
