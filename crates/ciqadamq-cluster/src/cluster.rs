@@ -250,15 +250,6 @@ impl Cluster {
         self.engine.get().ok_or_else(|| anyhow!("this node is not part of the cluster yet"))
     }
 
-    /// Those of some nodes that are members: the others may run, and are waited for by nobody.
-    pub(crate) fn only_members(&self, mut nodes: Vec<NodeId>) -> Vec<NodeId> {
-        if !nodes.is_empty() {
-            let members = self.members();
-            nodes.retain(|node| members.contains(node));
-        }
-        nodes
-    }
-
     /// Watches whether the cluster works, for ever.
     pub(crate) async fn watch(self: Arc<Self>) {
         let mut watch = Watch::default();

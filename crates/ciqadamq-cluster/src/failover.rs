@@ -162,7 +162,7 @@ impl FailoverEntry {
         let liveness = &self.cluster.liveness;
         // A login that died with its node may have taken the place of a session that nobody has touched.
         let nodes = if self.has_predecessor() { liveness.others_alive() } else { liveness.others_with_strays() };
-        for node in self.cluster.only_members(nodes) {
+        for node in nodes {
             if self.keeps(node, &by.client_id).await?
                 && let verdict @ (Verdict::Session(_) | Verdict::Refused(_)) = self.ask(node, &by, clean_start).await?
             {

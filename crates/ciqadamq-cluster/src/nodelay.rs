@@ -32,37 +32,17 @@ pub(crate) async fn send_at_once(addr: SocketAddr) {
 
 #[cfg(unix)]
 mod imp {
-    use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-
-    use rustix::net::{getsockname, sockopt};
+    use ciqadamq_sockets::{local, own};
+    use rustix::net::sockopt;
 
     /// Sets it on all TCP sockets with this port on this side; whether a listener was among them.
     pub(super) fn set(port: u16) -> bool {
         let mut listens = false;
-        for socket in open_descriptors().into_iter().filter_map(|fd| duplicate(fd, port)) {
+        for socket in own(|fd| local(fd).is_some_and(|addr| addr.port() == port)) {
             let done = sockopt::set_tcp_nodelay(&socket, true).is_ok();
             listens |= done && sockopt::socket_acceptconn(&socket).unwrap_or(false);
         }
         listens
-    }
-
-    /// `/dev/fd` names the open descriptors on Linux and macOS.
-    fn open_descriptors() -> Vec<RawFd> {
-        let Ok(entries) = std::fs::read_dir("/dev/fd") else { return Vec::new() };
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
-    }
-
-    /// A duplicate stays the same socket, whatever happens to the original meanwhile.
-    fn duplicate(fd: RawFd, port: u16) -> Option<OwnedFd> {
-        // SAFETY: the descriptor is borrowed for one look-up and one duplication, which fail with an error if it was
-        // closed or became something else meanwhile; nothing is read, written or closed through it.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        is_on(borrowed, port).then(|| borrowed.try_clone_to_owned().ok()).flatten().filter(|socket| is_on(socket, port))
-    }
-
-    fn is_on(socket: impl std::os::fd::AsFd, port: u16) -> bool {
-        let addr = getsockname(socket).ok().and_then(|addr| std::net::SocketAddr::try_from(addr).ok());
-        addr.is_some_and(|addr| addr.port() == port)
     }
 }
 

@@ -33,8 +33,7 @@ impl Cluster {
 
     /// Takes over what the other nodes that are alive have and this one has not.
     pub async fn catch_up_retained(&self) {
-        let others = self.only_members(self.liveness.others_alive());
-        join_all(others.into_iter().map(|node| self.catch_up_from(node))).await;
+        join_all(self.liveness.others_alive().into_iter().map(|node| self.catch_up_from(node))).await;
     }
 
     /// Takes over what a node has and this one has not. What one has retained before it was cut off or ended may not have come here, so

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ciqadamq_tests::mqtt::{Event, Outcome, Packet, Properties, Publish, id, kind, packet, publish};
+use ciqadamq_tests::mqtt::{Event, Outcome, Packet, Properties, Publish, id, kind, publish};
 use ciqadamq_tests::{Broker, BrokerOptions, Client, Version, WAIT, eventually};
 
 /// The two ways in which a broker ends.
@@ -129,6 +129,27 @@ fn after_pubrec_only_the_end_of_the_exchange_is_owed() {
     }
 }
 
+/// Sends a QoS 2 message, up to its PUBREC.
+fn publish_and_hold(client: &mut Client, version: Version, message: &Publish, id: u16) {
+    client.send(&publish(version, message, id));
+    answered(client, kind::PUBREC, id);
+}
+
+/// Ends the exchange.
+fn release(client: &mut Client, id: u16) {
+    client.ack(kind::PUBREL, id);
+    answered(client, kind::PUBCOMP, id);
+}
+
+#[track_caller]
+fn answered(client: &mut Client, expected: u8, of: u16) {
+    let answer = client.next(WAIT);
+    assert!(
+        matches!(answer, Event::Packet(Packet::Ack { kind, id, .. }) if (kind, id) == (expected, of)),
+        "{answer:?}"
+    );
+}
+
 /// A QoS 2 message whose sender is cut between PUBREC and PUBREL, sent again.
 fn sent_again(broker: &mut Broker, version: Version, between: impl FnOnce(&mut Broker)) {
     let (root, ua) = (broker.superuser("root"), broker.user("ua"));
@@ -139,25 +160,21 @@ fn sent_again(broker: &mut Broker, version: Version, between: impl FnOnce(&mut B
     let connect = ua.connect(version, "phone").persistent(600);
     let (mut phone, _) = broker.connect(&connect).accepted();
     let message = Publish::new("chatsync", "once", 2);
-    phone.send(&publish(version, &message, 9));
-    assert!(matches!(phone.next(WAIT), Event::Packet(Packet::Ack { kind: kind::PUBREC, id: 9, .. })));
+    publish_and_hold(&mut phone, version, &message, 9);
     phone.cut();
     between(broker);
     let (mut phone, connack) = broker.connect(&connect).accepted();
     assert!(connack.session_present);
-    phone.send(&publish(version, &Publish { dup: true, ..message.clone() }, 9));
-    assert!(matches!(phone.next(WAIT), Event::Packet(Packet::Ack { kind: kind::PUBREC, id: 9, .. })));
-    phone.send(&packet(kind::PUBREL, 2, &9_u16.to_be_bytes()));
-    assert!(matches!(phone.next(WAIT), Event::Packet(Packet::Ack { kind: kind::PUBCOMP, id: 9, .. })));
+    let again = Publish { dup: true, ..message };
+    publish_and_hold(&mut phone, version, &again, 9);
+    release(&mut phone, 9);
     assert!(phone.ping());
     phone.cut();
     broker.rest.wait_offline("phone");
     // Under the same identifier another message, of the same content, that the broker has not seen: it was lost on the way.
     let (mut phone, _) = broker.connect(&connect).accepted();
-    phone.send(&publish(version, &Publish { dup: true, ..message }, 9));
-    assert!(matches!(phone.next(WAIT), Event::Packet(Packet::Ack { kind: kind::PUBREC, id: 9, .. })));
-    phone.send(&packet(kind::PUBREL, 2, &9_u16.to_be_bytes()));
-    assert!(matches!(phone.next(WAIT), Event::Packet(Packet::Ack { kind: kind::PUBCOMP, id: 9, .. })));
+    publish_and_hold(&mut phone, version, &again, 9);
+    release(&mut phone, 9);
     phone.publish_ok("chatsync", "end", 2);
     let (mut client, _) = broker.connect(&reader).accepted();
     let seen: Vec<String> = client.until("chatsync", "end").iter().map(|message| message.text()).collect();
@@ -166,22 +183,9 @@ fn sent_again(broker: &mut Broker, version: Version, between: impl FnOnce(&mut B
 
 #[test]
 fn a_pubrel_that_is_sent_again_releases_no_other_message() {
-    let release = |phone: &mut Client, id: u16| {
-        phone.send(&packet(kind::PUBREL, 2, &id.to_be_bytes()));
-        let answer = phone.next(WAIT);
-        assert!(
-            matches!(answer, Event::Packet(Packet::Ack { kind: kind::PUBCOMP, id: of, .. }) if of == id),
-            "{answer:?}"
-        );
-    };
     let send = |phone: &mut Client, version, id: u16, dup| {
         let message = Publish { dup, ..Publish::new("chatsync", id.to_string(), 2) };
-        phone.send(&publish(version, &message, id));
-        let answer = phone.next(WAIT);
-        assert!(
-            matches!(answer, Event::Packet(Packet::Ack { kind: kind::PUBREC, id: of, .. }) if of == id),
-            "{answer:?}"
-        );
+        publish_and_hold(phone, version, &message, id);
     };
     let broker = Broker::start_default();
     let mut watcher = broker.watch();

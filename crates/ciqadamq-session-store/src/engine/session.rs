@@ -114,12 +114,11 @@ impl SessionLike for KeptSession {
 
     async fn disconnected_set(&self, d: Option<Disconnect>, reason: Option<Reason>) -> Result<()> {
         self.received.live.see();
-        if let Some(no) = self.no() {
+        let no = self.no();
+        if let Some(no) = no {
             self.keeper().release_rest(no, &self.received.live);
         }
-        if let Some(disconnect) = &d
-            && let Some(no) = self.no()
-        {
+        if let (Some(disconnect), Some(no)) = (&d, no) {
             let expiry_secs = secs(self.fitter.session_expiry_interval(Some(disconnect)));
             self.keeper().store.change(no, |record| {
                 record.will_pending = false;
